@@ -102,14 +102,16 @@ class Progress:
         eta: float = 0,  # seconds left
     ):
         "Show where the run is"
-        self.show(
-            row["step"],
+        figures = (
             f"step {row['step']:>5}/{self.total}  loss {row['loss']:.3f}  val "
-            f"{'-' if val is None else format(val, '.3f')}  "
-            f"{row['tok_s'] / 1e3:.1f}K tok/s  {short_duration(row['seconds'])} done, "
-            f"{short_duration(eta)} left  "
-            f"${row['usd']:.2f}",
+            f"{'-' if val is None else format(val, '.3f')}"
         )
+        speed = f"{row['tok_s'] / 1e3:.1f}K tok/s"
+        spent = f"{short_duration(row['seconds'])} done, {short_duration(eta)} left"
+        line = f"{figures}  {speed}  {spent}  ${row['usd']:.2f}"
+        if self.live and self._room(line) < LEAST_BAR:
+            line = f"{figures}  {spent}"
+        self.show(row["step"], line)
 
     def show(
         self,
@@ -123,12 +125,15 @@ class Progress:
         write_now(self.out, ("\r\x1b[K" + self._with_bar(step, line)) if self.live else line + "\n")
         self.shown = self.live
 
+    def _room(self, line: str) -> int:
+        "Columns that a line leaves to a bar"
+        return shutil.get_terminal_size().columns - len(line) - 3
+
     def _with_bar(self, step: int, line: str) -> str:
         "The line behind a bar, cut where it would break: half a line cannot be rewritten"
-        columns = shutil.get_terminal_size().columns - 1
-        width = min(MOST_BAR, columns - len(line) - 2)
+        width = min(MOST_BAR, self._room(line))
         if width < LEAST_BAR or not can_write(self.out, "━─"):
-            return line[:columns]
+            return line[: shutil.get_terminal_size().columns - 1]
         return f"{draw_bar(step / self.total, width, has_colour(self.out))}  {line}"
 
     def log(

@@ -12,8 +12,10 @@ import json
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 from cells import course_pages, python
+from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 CHAPTERS = course_pages(ROOT)
@@ -86,6 +88,42 @@ def test_run_all_goes_on_behind_an_unsolved_exercise(path):
     checks = [c for c in cells if re.search(r"^# check: ", "".join(c["source"]), re.M)]
     stops = [c for c in checks if "raises-exception" not in c["metadata"].get("tags", [])]
     assert checks and not stops
+
+
+LISTED = [path for path in CHAPTERS if path.stem[:2] not in ("00", "01", "02", "03", "04")]
+LISTED += [path for path in CHAPTERS if path.parts[-2] in ("season2", "season3")]
+
+
+@pytest.mark.parametrize("path", sorted({*LISTED}), ids=lambda p: p.stem)
+def test_a_page_ends_with_the_exercises_that_are_open(path):
+    "Behind its last check, in a cell that a run of the page by itself leaves out"
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    lists = [n for n, c in enumerate(cells) if "show_open_exercises()" in "".join(c["source"])]
+    checks = [
+        n for n, c in enumerate(cells) if re.search(r"^# check: ", "".join(c["source"]), re.M)
+    ]
+    assert len(lists) == 1 and lists[0] > checks[-1]
+    assert "".join(cells[lists[0]]["source"]).startswith("#| eval: false\n")
+
+
+def test_open_exercises_are_listed_by_a_kernel():
+    "With checks that failed and one that passes, in one Run All"
+    first = "# check: first\nassert first() == 1, 'no answer yet'"
+    second = "# check: second\nassert second() == 2\nprint('passed')"
+    cells = [
+        "from gpub.lab.grade import show_open_exercises",
+        "def first(): return None\ndef second(): return 2",
+        first,
+        second,
+        "show_open_exercises()",
+        "def first(): return 1",
+        "show_open_exercises()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
+    notebook.cells[2].metadata["tags"] = ["raises-exception"]
+    NotebookClient(notebook, kernel_name="python3").execute()
+    said = [cell.outputs[-1].text for cell in notebook.cells if cell.source.startswith("show_")]
+    assert said == ["1 of 2 exercises are open: first\n", "all 2 exercises pass\n"]
 
 
 @pytest.mark.parametrize("path, name", ALL)

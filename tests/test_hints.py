@@ -100,6 +100,15 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "plan shakespeare": "--gpu NAME",
     "run shakespeare": "burn-toy",
     "sample runs/plays --nothing-like-it": "gpub sample --help",
+    "sample runs/plays -t 0.5": "here it is --temperature",
+    "plot runs/plays": "gpub compare RUN",
+    "tensorboard": "gpub compare RUN",
+    "summary runs/plays": "gpub show RUN",
+    "leaderboard": "gpub eval RUN",
+    "datasets": "gpub prep",
+    "train --model gpt2": "gpub train PRESET",
+    "train nothere.txt": "there is no file nothere.txt",
+    "train shakespeare resume": "gpub train [OPTIONS] [PRESET]",
 }
 
 
@@ -126,10 +135,15 @@ def test_what_is_only_spelled_alike_is_not_named(words, absent, runs, capsys, mo
 def test_a_text_in_place_of_a_preset_is_trained_on(runs, monkeypatch):
     taken = []
     monkeypatch.setattr("gpub.train.trainer.Trainer", taken.append)
-    for words in (["train", "mydata.txt"], ["train", "mydata.txt", "--out", "elsewhere"]):
+    for words in (
+        ["train", "mydata.txt"],
+        ["train", "--data", "mydata.txt"],
+        ["train", "mydata.txt", "--out", "elsewhere"],
+    ):
         with pytest.raises(AttributeError):  # the stand-in trains nothing
             cli.main(words, standalone_mode=False)
     assert [(o.preset, o.data, o.out) for o in taken] == [
+        ("shakespeare", "mydata.txt", "runs/mydata"),
         ("shakespeare", "mydata.txt", "runs/mydata"),
         ("shakespeare", "mydata.txt", "elsewhere"),
     ]

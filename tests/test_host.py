@@ -9,9 +9,10 @@ import textwrap
 import pytest
 import torch
 
+from gpub.cli.options import TorchCommand
 from gpub.core import GpubError
-from gpub.device import pick_device, use_threads
-from gpub.host import usable_cores
+from gpub.device import pick_device, threads_line, use_threads
+from gpub.host import CoreTimes, core_times, free_cores, usable_cores
 
 
 @pytest.fixture
@@ -136,6 +137,66 @@ def test_cores_are_those_a_container_may_use(tmp_path, monkeypatch, name):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert usable_cores(tmp_path) == cores
+
+
+STAT = """cpu  900 0 0 900 0 0 0 0 0 0
+cpu0 100 20 30 1000 500 4 5 6 0 0
+cpu1 200 0 0 1000 500 0 0 0 0 0
+cpu2 7000 0 0 1000 500 0 0 0 0 0
+intr 1
+"""
+
+
+def test_what_cores_worked_is_read_for_those_of_this_process(tmp_path, monkeypatch):
+    "Waiting for a disk is no work; time that a host took away is"
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text(STAT)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    times = core_times(tmp_path)
+    assert times.total == (100 + 20 + 30 + 4 + 5 + 6 + 200) / os.sysconf("SC_CLK_TCK")
+    assert times.own > 0
+    assert core_times(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    "cores, others, free", [(2, 0.0, 2), (2, 0.4, 2), (2, 0.9, 1), (2, 2.0, 1), (8, 5.2, 3)]
+)
+def test_a_run_takes_the_cores_that_others_leave(cores, others, free, monkeypatch):
+    "What it did itself, such as importing torch, is no other program"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+    monkeypatch.setattr("gpub.host.cpu_quota", lambda root: float("inf"))
+    monkeypatch.setattr("gpub.host._first_look", CoreTimes(at=5.0, total=100.0, own=1.0))
+    now = CoreTimes(at=7.0, total=100.0 + 2 * others + 1.5, own=2.5)
+    monkeypatch.setattr("gpub.host.core_times", lambda: now)
+    assert free_cores() == free
+
+
+def test_an_old_look_is_made_again(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr("gpub.host.cpu_quota", lambda root: float("inf"))
+    monkeypatch.setattr("gpub.host.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("gpub.host._first_look", CoreTimes(0.0, 0.0, 0.0))
+    looks = iter([CoreTimes(90.0, 180.0, 0.0), CoreTimes(91.0, 180.0, 0.0)])
+    monkeypatch.setattr("gpub.host.core_times", lambda: next(looks))
+    assert free_cores() == 2  # busy for 90 s, and not in the last one
+
+
+def test_why_there_are_fewer_threads_than_cores(monkeypatch):
+    monkeypatch.setattr("gpub.device.usable_cores", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads_line() == "1 thread of 4 (OMP_NUM_THREADS)"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert threads_line() == "1 thread of 4 (other programs are computing)"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert threads_line() == "4 threads"
+
+
+def test_cores_are_looked_at_before_torch_arrives(monkeypatch):
+    fetched = []
+    monkeypatch.setattr("gpub.cli.options.importlib.import_module", fetched.append)
+    TorchCommand("c", callback=lambda: None).main([], standalone_mode=False)
+    assert fetched == ["gpub.host", "torch"]
 
 
 def test_threads_follow_the_quota(monkeypatch):

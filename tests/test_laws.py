@@ -111,6 +111,8 @@ FOR_USERS = {
     "lab.museum.machines": "INFRA",
     # another library's near duplicates, beside the chapter's own
     "lab.bench.prep": "datasketch_repeats",
+    # the last cell of a page with exercises
+    "lab.grade": "show_open_exercises",
     # what the chapters about talking start from
     "tune.sums_world": "SumsWorld",
     # the small corpora that chapters read

@@ -1,5 +1,7 @@
 """Optimizers named by the path of their class: they learn, go on exactly, or are refused."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -81,3 +83,34 @@ def test_its_memory_is_taken_for_that_of_adamw():
     assert optimizer_bytes(cfg, "lion.Lion") == optimizer_bytes(cfg, "adamw")
     with pytest.raises(GpubError, match="muon, adamw or the path of a class"):
         optimizer_bytes(cfg, "lion")
+
+
+def test_a_run_that_does_not_compile_does_not_import_the_tracer():
+    "Nor what comes with it; and AdamW takes the steps of torch's own, to the bit"
+    program = """
+import sys, torch
+from gpub.model.gpt import GPT, GPTConfig
+from gpub.train.config import TrainConfig
+from gpub.train.optim import make_optimizers
+
+def trained(make):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocab_size=20, context_length=16, d_model=32, n_heads=2, n_layers=1))
+    opts = make(model)
+    for _ in range(3):
+        model.loss(*torch.arange(64).view(2, 2, 16) % 20).backward()
+        for opt in opts:
+            opt.step()
+            opt.zero_grad()
+    return model.state_dict()
+
+config = TrainConfig(steps=3, optimizer="adamw", lr=0.01, weight_decay=0.0)
+ours = trained(lambda model: make_optimizers(model, config))
+trained(lambda model: make_optimizers(model, TrainConfig(steps=3)))
+print("torch._dynamo" in sys.modules, "sympy" in sys.modules)
+how = dict(lr=0.01, betas=config.betas, weight_decay=0.0, fused=True)
+theirs = trained(lambda model: [torch.optim.AdamW(model.parameters(), **how)])
+print("torch._dynamo" in sys.modules, all(torch.equal(ours[k], theirs[k]) for k in ours))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False False\nTrue True\n", done.stderr

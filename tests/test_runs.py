@@ -198,7 +198,8 @@ ROW = dict(step=30, loss=2.5, tok_s=31_000, seconds=61, usd=0.25)
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 140])
 def test_a_bar_fits_its_terminal(columns, monkeypatch):
-    "With how long it still takes; a line that breaks could not be written over"
+    """With how long it still takes; a line that breaks could not be written over, and one that
+    leaves no room to a bar does without speed and price"""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
@@ -207,8 +208,9 @@ def test_a_bar_fits_its_terminal(columns, monkeypatch):
     assert "\n" not in line and "\x1b" not in line and len(line) < columns
     assert columns < 80 or "3:03 left" in line
     done, left = line.count("━"), line.count("─")
-    assert (done + left > 0) == (columns >= 100)
+    assert (done + left > 0) == (columns >= 80)
     assert abs(done - (done + left) / 4) <= 0.5
+    assert ("31.0K tok/s" in line) == (columns >= 100)
 
 
 def test_colour_only_where_it_is_seen(monkeypatch):

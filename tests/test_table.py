@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from gpub.cli import main as main_module
+from gpub.cli.forensics import read_command
 from gpub.cli.options import echo_text
 from gpub.core import GpubError
 from gpub.progress import Progress
@@ -39,6 +41,17 @@ def test_a_text_is_exact_in_a_pipe_and_harmless_on_a_terminal(on_terminal, monke
     with pytest.raises(SystemExit):
         main_module.main()
     assert capsys.readouterr().err == f"gpub: {spelled}\n"
+
+
+def test_what_a_run_read_is_harmless_on_a_terminal(monkeypatch, capsys):
+    odd = "\x1b]0;mine\x07"
+    window = SimpleNamespace(source=odd, epoch=0, documents=[odd], text=odd)
+    read = SimpleNamespace(windows=[window])
+    monkeypatch.setattr("gpub.forensics.reading.read_step", lambda *_: read)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    read_command.callback("run", step=1, whole=True)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and out.count(r"\x1b]0;mine\x07") == 3
 
 
 class Refuses:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import click
 
-from .options import PATH, RUN, LateDefault, TorchCommand, device_option, number_option
+from gpub.cli.options import (
+    PATH,
+    RUN,
+    LateDefault,
+    TorchCommand,
+    device_option,
+    echo_text,
+    number_option,
+)
 from ..core import GpubError, first_line
 
 # %% ../../nbs/lib/cli/evals_commands.ipynb #75094ec8
@@ -159,7 +167,7 @@ def eval_command(**options: object):
     for result in [] if asked.compare else results:
         click.echo("\n" + report(result))
     if asked.samples:
-        click.echo(f"\n{sample_checkpoints(asked.runs, asked.device)}")
+        echo_text(f"\n{sample_checkpoints(asked.runs, asked.device)}")
     if asked.compare and asked.text:
         click.echo(f"written to {_heat_page(asked)}")
 

@@ -14,6 +14,7 @@ from gpub.cli.options import (
     PATH,
     RUN,
     TorchCommand,
+    echo_text,
     number_option,
     step_option,
 )
@@ -34,7 +35,7 @@ def read_command(run: str, step: int, whole: bool):
         return
     for n, window in enumerate(read.windows):
         names = "; ".join(window.documents)
-        click.echo(f"--- {n}: {window.source}, epoch {window.epoch}, {names}\n{window.text}")
+        echo_text(f"--- {n}: {window.source}, epoch {window.epoch}, {names}\n{window.text}")
 
 # %% ../../nbs/lib/cli/forensics_commands.ipynb #87dee12f
 @click.command("copies", cls=TorchCommand)

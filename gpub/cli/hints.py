@@ -29,13 +29,14 @@ COMMANDS_MEANT = {  # what to type here: what it is called elsewhere
     "gpub push FOLDER OWNER/NAME": "upload publish",
     "put your token into HF_TOKEN, then gpub push FOLDER OWNER/NAME": "login auth",
     "gpub import OWNER/NAME RUN": "pull download get fetch",
-    "gpub prep --source NAME=FILES --out SHARDS": "tokenize prepare preprocess process clean",
+    "gpub prep --source NAME=FILES --out SHARDS": "tokenize prepare preprocess clean datasets",
     "gpub ls": "list runs ps status models",
-    "gpub show RUN": "info describe inspect log logs tail",
+    "gpub show RUN": "info describe inspect log logs tail summary cat",
     "gpub show RUN --yaml": "config settings",
+    "gpub compare RUN, or open its report.html": "plot curve loss graph watch tensorboard",
     "gpub bill RUN": "cost price",
     "gpub plan PRESET --gpu NAME": "estimate memory budget",
-    "gpub eval RUN": "evaluate benchmark test score",
+    "gpub eval RUN": "evaluate benchmark test score leaderboard",
     "gpub ls names the run folders; delete one as any folder": "rm delete remove del",
     "gpub --help, or gpub COMMAND --help": "help man search",
     "gpub --version": "version",
@@ -49,6 +50,8 @@ OPTIONS_MEANT = {  # an option, a setting or a sentence: what it is called elsew
     "--batch": "--batch-size",
     "--steps": "--iters --max-iters --max-steps --epochs --num-epochs",
     "--prompt": "-p --text --start --input",
+    "--temperature": "-t --temp",
+    "gpub train PRESET": "--model --preset --arch --architecture --model-name",
     "--out": "--output --output-dir --dir --name",
     "--device": "--gpu --cuda --cpu",
     "--track": "--wandb --tensorboard --trackio --logger",
@@ -122,7 +125,9 @@ def _next_step(error: click.UsageError) -> str | None:
         return "; ".join(_meant(typed[1].lower(), COMMANDS_MEANT)) or None if typed else None
     if "unexpected extra argument" in message:
         names = [flag for parameter in error.ctx.command.params for flag in parameter.opts]
-        return "quote a text and put --prompt before it" if "--prompt" in names else None
+        if "--prompt" in names:
+            return "quote a text and put --prompt before it"
+        return error.ctx.get_usage().replace("Usage: ", "type ")
     return None
 
 

@@ -83,7 +83,8 @@ def train_command(
 ):
     """Train PRESET on a text, or go on with it where it stopped.
 
-    Without PRESET it lists them; a text file in its place is learned by the preset shakespeare.
+    Without PRESET it lists them; a text file in its place, or --data alone, is learned by the
+    preset shakespeare.
     Watch the loss fall and the samples improve; at the end there
     is a report to look at. Ctrl-C saves and exits, a lost connection too; the same command goes
     on from there. A folder that holds another run is refused, with the difference.
@@ -102,7 +103,8 @@ def train_command(
     if extend:
         _go_on_beyond(ctx, options["init"], extend, options["out"])
         return
-    if preset is None and file is None and options["init"] is None:
+    text_alone = preset is None and file is None and options["init"] is None
+    if text_alone and options["data"] is None:
         _list_presets()
         return
     chosen = parse_settings(settings)
@@ -111,7 +113,9 @@ def train_command(
     given["mirror"] = given.get("mirror") or None  # a variable that a script left empty
     if preset and _is_text(preset) and not given.get("data"):
         given["data"] = preset
-        given["out"] = given.get("out") or str(runs_dir() / Path(preset).stem)
+        text_alone = True
+    if text_alone:
+        given["out"] = given.get("out") or str(runs_dir() / Path(given["data"]).stem)
         preset = "shakespeare"
     if quiet:
         given["progress"] = SilentProgress()
@@ -123,7 +127,11 @@ def _is_text(name: str) -> bool:
     "Whether a file or shards stand where a preset is expected; raises `GpubError` for a run"
     from gpub.train.presets import PRESETS
 
-    if name in PRESETS or not Path(name).exists():
+    if name in PRESETS:
+        return False
+    if not Path(name).exists():
+        if Path(name).suffix[1:].isalpha():
+            raise GpubError(f"there is no file {name} in {Path.cwd()}")
         return False
     if Path(name, "config.json").is_file():
         raise GpubError(f"{name} is a run; to go on with it: gpub resume {name}")

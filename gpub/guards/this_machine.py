@@ -64,7 +64,7 @@ def check_load(
     if load > BUSY * cores:
         raise Alarm(
             f"{finding}: other programs are computing",
-            "end what you do not need, or share: OMP_WAIT_POLICY=PASSIVE gpub train ...",
+            "end what you do not need; gpub train takes the cores that are free when it begins",
         )
     return finding
 

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['TOPICS', 'PROPERTIES', 'GRADE_TEXT', 'GRADE_SECONDS', 'demand', 'qkv', 'gap', 'wrong_shape', 'wrong_dtype',
            'wrong_gradient', 'turned', 'heads', 'spaced', 'token_texts', 'small_writer', 'wrong_text', 'Watched',
-           'plain_loop', 'where_raised', 'grade_topic', 'grade_table', 'load_mine']
+           'plain_loop', 'where_raised', 'grade_topic', 'grade_table', 'load_mine', 'check_exercises',
+           'show_open_exercises']
 
 # %% ../../nbs/lib/lab/grade.ipynb #d23e0437
 import ctypes
 import importlib.util
+import io
 import linecache
 import math
 import os
@@ -22,7 +24,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -835,3 +837,39 @@ def _run_file(file: str) -> object:
     finally:
         sys.path.pop(0)
     return module
+
+# %% ../../nbs/lib/lab/grade.ipynb #openex2
+def check_exercises(
+    cells: Iterable[str],  # of a notebook, as they were run, the newest last
+    names: dict[str, Any],  # that they defined
+) -> dict[str, bool]:  # exercise -> whether it passes, for all whose check was run
+    "Run the checks of a page once more, silently"
+    checks = {}
+    for cell in cells:
+        if named := re.search(r"^# check: (\w+)$", cell, re.M):
+            checks[named[1]] = cell
+    return {name: _passes(check, {**names}) for name, check in checks.items()}
+
+
+def _passes(check: str, names: dict[str, Any]) -> bool:
+    try:
+        with redirect_stdout(io.StringIO()):
+            exec(compile(check, "<check>", "exec"), names)
+    except Exception:  # no answer yet, or one of another kind
+        return False
+    return True
+
+
+def show_open_exercises():
+    "Print which exercises of the notebook that runs this are still open"
+    from IPython import get_ipython
+
+    names = get_ipython().user_ns
+    passed = check_exercises(names["In"], names)
+    still_open = [name for name, done in passed.items() if not done]
+    if still_open:
+        print(f"{len(still_open)} of {len(passed)} exercises are open: {', '.join(still_open)}")
+    elif passed:
+        print(f"all {len(passed)} exercises pass")
+    else:
+        print("no check of this page has been run")

@@ -13,7 +13,7 @@ __all__ = ['orthogonalize', 'muon_format', 'Muon', 'DividedMuon', 'optimizer_cla
 
 import importlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -59,8 +59,24 @@ def muon_format(
     capability = capability or torch.cuda.get_device_capability(device)
     return torch.bfloat16 if capability >= (8, 0) else torch.float16
 
+# %% ../../nbs/lib/train/optim.ipynb #plaincalls2
+def _below(method: Callable) -> Callable:
+    "What torch wraps, of a method that would import its tracer"
+    return getattr(method, "__wrapped__", method)
+
+
+class _PlainCalls:
+    "An optimizer that nobody compiles"
+
+    add_param_group = _below(torch.optim.Optimizer.add_param_group)
+    zero_grad = _below(torch.optim.Optimizer.zero_grad)
+
+
+class _AdamW(_PlainCalls, torch.optim.AdamW):
+    step = torch.no_grad()(_below(torch.optim.AdamW.step))
+
 # %% ../../nbs/lib/train/optim.ipynb #8a17b371
-class Muon(torch.optim.Optimizer):
+class Muon(_PlainCalls, torch.optim.Optimizer):
     "Momentum made orthogonal, for 2-D weights; a few equal shapes share one batched iteration"
 
     def __init__(
@@ -217,7 +233,7 @@ def make_optimizers(
     rest = {n: p for n, p in named.items() if n not in matrices}
     if cfg.optimizer in ("muon", "adamw"):
         groups = _parameter_groups(rest, cfg)
-        optimizers = [torch.optim.AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=True)]
+        optimizers = [_AdamW(groups, lr=cfg.lr, betas=cfg.betas, fused=True)]
     else:
         optimizers = [_optimizer_by_path(rest, cfg)]
     if matrices:

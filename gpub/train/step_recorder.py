@@ -84,8 +84,6 @@ class StepRecorder:
         self.saver = saver
         self.watch = Stopwatch(run.state.step, run.state.seconds)
         self.journal = Journal(run.out, track, run.progress)
-        peak = known_peak(run.device, self.learner.dtype, torch.get_num_threads())
-        self.peak_flops = peak * run.world.size
         self.saved_step: int | None = None
         self.logged_tokens = run.state.tokens  # read when the last row was written
         # of the newest step, once its numbers and the weights were looked through; None: not yet,
@@ -130,7 +128,7 @@ class StepRecorder:
         row["tok_s"] = round(tok_s)
         flops = run.flops_per_token(s.n)
         if flops is not None:
-            row["mfu"] = round(flops * tok_s / self.peak_flops, 4)
+            row["mfu"] = round(flops * tok_s / self._peak_flops(), 4)
         if s.n in run.eval_steps:
             with self.ledger.span("eval"):
                 row |= run.scores()
@@ -216,6 +214,12 @@ class StepRecorder:
 
     def _await_write(self) -> None:
         self.saver.wait()
+
+    def _peak_flops(self) -> float:
+        "What all processes' devices can do, measured when the first row needs it"
+        with self._set_aside("setup"):
+            peak = known_peak(self.run.device, self.learner.dtype, torch.get_num_threads())
+        return peak * self.world.size
 
     def _checked_row(self, s: TrainStep) -> dict:
         """Return the step's numbers, if they and the weights they led to are numbers; a broken run

@@ -26,7 +26,7 @@ import torch
 
 from ..core import Config, GpubError
 from ..data.tokenizer import Tokenizer
-from ..device import Precision, machine, pick_precision, seed_everything
+from ..device import Precision, machine, pick_precision, seed_everything, threads_line
 from ..model.gpt import Decoder
 from ..progress import Progress
 from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint
@@ -153,6 +153,8 @@ class TrainingRun(ABC, Generic[_Options, _Inputs]):
             self.restore_or_begin()
             self.world.on_main(self._open_ledger, closed_at_end)
             has_steps_left = self.state.step < self.cfg.steps
+            if has_steps_left:
+                self.log(self._outlook())
             with self._recording() if has_steps_left else nullcontext():
                 yield self
             if self.state.step < self.cfg.steps:
@@ -406,6 +408,22 @@ class TrainingRun(ABC, Generic[_Options, _Inputs]):
         gap = self.ledger.gap_note()
         if gap:
             self.log(gap)
+
+    def _outlook(self) -> str:
+        "What will happen, in three lines"
+        step = self.state.step
+        where = f"{self.device}, {self.learner.place.precision.name}"
+        if self.device.type == "cpu":
+            where += f", {threads_line()}"
+        validations, texts = (
+            sum(n > step for n in steps) for steps in (self.eval_steps, self.sample_steps)
+        )
+        return (
+            f"{self.name}: {self.stored_config['parameters']:,} parameters, steps {step} to "
+            f"{self.cfg.steps}\non {where}\n"
+            f"{validations} validations, {texts} texts, saved every {self.save_every} steps in "
+            f"{self.out}; Ctrl-C saves and stops"
+        )
 
     def _mirror_finished(self) -> None:
         "Copy the finished run, report and all, to the second place too"

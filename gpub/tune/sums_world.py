@@ -144,6 +144,10 @@ class _Texts:
 _UNSEEN = {ord(mark): f"<{role}>" for role, mark in CHAR_MARKS.items()}  # marks, to be read
 
 
+def _unwatched(steps: Iterator[TrainStep], total: int) -> Iterator[TrainStep]:
+    return steps
+
+
 class SumsWorld:
     "A tokenizer, a teacher, sums to learn from and to be measured on, and models to start from"
 
@@ -151,9 +155,12 @@ class SumsWorld:
         self,
         folder: Path | str = "runs",  # that keeps trained models; made if missing
         recipe: SumsRecipe = SumsRecipe(),  # how they are trained
+        # goes around the steps of `base` and `sft`, told how many there are: `show_progress`
+        watch: Callable[[Iterator[TrainStep], int], Iterator[TrainStep]] = _unwatched,
     ):
         self.folder = Path(folder)
         self.recipe = recipe
+        self.watch = watch
         self.teacher = SumTeacher()
         self.plays = play(8)
         text = self.plays.stream(600_000, 1)
@@ -328,10 +335,13 @@ class SumsWorld:
         "Train a model that has read sums and plays, and no chat"
         recipe = self.recipe
 
-        def steps(model: Llama) -> Iterator[TrainStep]:
+        def read(model: Llama) -> Iterator[TrainStep]:
             for n, pages in ((recipe.sums_steps, 0), (recipe.plays_steps, recipe.pages)):
                 config = recipe.config(n, recipe.base_rate)
                 yield from train(model, _Reading(self, model, pages), config)
+
+        def steps(model: Llama) -> Iterator[TrainStep]:
+            return self.watch(read(model), recipe.sums_steps + recipe.plays_steps)
 
         own = {
             k: v for k, v in recipe.told().items() if k not in ("sft_steps", "chats", "sft_rate")
@@ -356,7 +366,7 @@ class SumsWorld:
         chats = self.chats(steps * self.recipe.chats)
 
         def imitate(model: Llama) -> Iterator[TrainStep]:
-            return self.tuned(model, chats, steps)
+            return self.watch(self.tuned(model, chats, steps), steps)
 
         def measure(model: Llama) -> dict[str, float]:
             return asdict(self.score(model, 500))
