@@ -1,6 +1,7 @@
 "Filters by themselves, and in a job: what goes, why, and that all of it can be read again"
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from gpub.prep.filters import (
     Language,
     Quality,
     Secrets,
+    count_words,
+    words_of_letters,
 )
 from gpub.prep.job import Job
 from gpub.prep.pipeline import findings_table, prepare
@@ -232,6 +235,22 @@ def test_quality_keeps_programs(program):
 )
 def test_quality_drops_what_is_no_text(junk):
     assert Quality()(Document(junk)) in ("length of words", "words without letters")
+
+
+ANYTHING = st.text(st.characters() | st.sampled_from(" \n\xa0\u2009’“—é²_9aZ")) | st.text(
+    "a2 \t’é\x85"
+)
+
+
+@quick
+@given(ANYTHING)
+def test_words_are_counted_as_python_divides_them(text):
+    "Without making them: the lettered ones may be too few, never too many"
+    words = text.split()
+    counts = count_words(text)
+    assert (counts.words, counts.characters) == (len(words), sum(map(len, words)))
+    assert counts.lettered <= sum(any(map(str.isalpha, w)) for w in words)
+    assert words_of_letters(text) == re.findall(r"[^\W\d_]+", text)
 
 
 RUSSIAN = "Собака и кошка живут в доме, и они не спят на крыше. " * 5

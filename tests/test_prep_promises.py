@@ -172,3 +172,24 @@ def test_the_room_that_is_asked_for_is_near_what_is_written(tmp_path, tokenizer)
     files = [*store.rglob("*.arrow"), *(tmp_path / "out").glob("*.bin")]
     written = sum(f.stat().st_size for f in files)
     assert written / 2 < needed < 4 * written
+
+
+def test_a_long_job_is_foretold_before_anything_is_read(tmp_path, tokenizer, monkeypatch):
+    "With its disk, of which near duplicates take more, and its time"
+    from dataclasses import replace
+
+    from gpub.prep import job
+
+    write(tmp_path / "a.jsonl", [dict(text=t) for t in texts(400)])
+    plain = PrepConfig(sources=(f"a={tmp_path}/a.jsonl",), tokenizer=str(tokenizer))
+    near = replace(plain, near=0.8)
+    both = [job.Job(cfg, tmp_path / "out", workers=4, log=quiet) for cfg in (plain, near)]
+    disks = [job.needed_bytes(each) for each in both]
+    assert disks[0] < disks[1] and all(job.cpu_seconds(each) > 0 for each in both)
+    said = []
+    prepare(plain, tmp_path / "short", log=said.append)
+    assert not any(line.startswith("forecast") for line in said)
+    monkeypatch.setattr(job, "WORTH_SAYING", 0.0)
+    said.clear()
+    prepare(plain, tmp_path / "long", 4, log=said.append)
+    assert said[0].startswith("forecast: 0.0 GB of text") and "with 4" in said[0]

@@ -3,6 +3,7 @@ evaluation, wherever its files are"""
 
 import hashlib
 import json
+import random
 import re
 from pathlib import Path
 
@@ -81,7 +82,9 @@ def test_a_job_without_a_network_says_that_nobody_looked(no_eval_folder, monkeyp
 def test_the_shipped_recipe_asks_for_what_each_source_needs():
     cfg = load_recipe(shipped("recipes/burn1b.json"))
     assert cfg.benchmarks == ("course",)
-    assert cfg.filters_of("fineweb-edu") == ("addresses", "secrets", "language", "quality")
+    for_the_web = ("language", "quality", "repetition", "boilerplate", "entities")
+    assert cfg.filters_of("fineweb-edu") == ("addresses", "secrets", *for_the_web)
+    assert cfg.near == 0.8
     assert cfg.filters_of("finemath") == cfg.filters_of("python-edu") == ("addresses", "secrets")
     assert corpus_recipe(10**9).settings["filter_code"] == cfg.settings["filter_code"]
     pinned = json.loads(shipped("benchmarks.json").read_text())["files"]
@@ -92,17 +95,35 @@ def test_the_shipped_recipe_asks_for_what_each_source_needs():
     assert all(re.search(r"/[0-9a-f]{40}/", e["url"]) for e in pinned)
 
 
-PROSE = (
-    "The road that led from the village to the river was dark, and it is the one that they took. "
-)
+def prose(seed):
+    "Some sentences that no other seed gives"
+    draw = random.Random(seed)
+
+    def some(words):
+        return draw.choice(words.split())
+
+    def sentence():
+        who = some("miller sister captain teacher hunter painter widow farmer")
+        where = some("river village harbour forest market bridge mountain garden")
+        when = some("winter summer morning evening spring autumn noon night")
+        what = some("song letter lamp horse story basket coat promise")
+        return (
+            f"The {who} {draw.randrange(100)} miles from the {where} was late in the {when}, and "
+            f"it is the {what} of {draw.randrange(100)} days that they {some('took saw kept')}."
+        )
+
+    return " ".join(sentence() for _ in range(9)) + " "
+
+
+PAGE = prose("planted")
 QUESTION = "Which of the many rivers of this country is the longest one that reaches the sea?"
 # what is planted -> (source, text, what becomes of it)
 PLANTED = {
-    "key": ("web", PROSE * 6 + "AKIA" + "ABCD" * 4, "key masked"),
-    "telephone": ("web", PROSE * 6 + "Call (212) 555-7788.", "phone number masked"),
-    "e-mail": ("web", PROSE * 6 + "jane@mail.example", "e-mail address masked"),
-    "machine": ("math", PROSE * 6 + "from 8.8.4.4", "IP address masked"),
-    "benchmark": ("math", PROSE * 6 + QUESTION, "benchmark question"),
+    "key": ("web", PAGE + "AKIA" + "ABCD" * 4, "key masked"),
+    "telephone": ("web", PAGE + "Call (212) 555-7788.", "phone number masked"),
+    "e-mail": ("web", PAGE + "jane@mail.example", "e-mail address masked"),
+    "machine": ("math", PAGE + "from 8.8.4.4", "IP address masked"),
+    "benchmark": ("math", PAGE + QUESTION, "benchmark question"),
     "Russian": (
         "web",
         "Собака и кошка живут в доме, и они не спят. " * 9,
@@ -119,12 +140,23 @@ PLANTED = {
         "repeated lines",
     ),
     "phrase": ("web", "Buy this now, and buy that too.\n" * 60, "repeated lines"),
-    "mojibake": ("web", PROSE * 6 + "cafÃ© and naÃ¯ve, as the rest of it", "encoding"),
+    "mojibake": ("web", PAGE + "cafÃ© and naÃ¯ve, as the rest of it", "encoding"),
     "tabs stay": (
         "math",
         "def add(a, b):\n\tc = a + b\n\tif c > b:\n\t\treturn c\n" * 2 + "# sum",
         None,
     ),
+    "one phrase": (
+        "web",
+        PAGE + "and it is said that the end is near " * 300,
+        "runs of words said again",
+    ),
+    "links": ("web", "\n".join(prose(i).split()[i] + f" {i} our shop" for i in range(90)), "menu"),
+    "placeholder": ("web", PAGE + "Lorem ipsum dolor sit amet.", "placeholder text"),
+    "entity": ("web", PAGE + "salt &amp; pepper", "HTML entity decoded"),
+    "no width": ("math", PAGE + "zero\u200bwidth", "controls"),
+    "near copy": ("math", prose("fineweb-edu 1") + "One more sentence.", "near duplicate"),
+    "card": ("web", PAGE + "4111 1111 1111 1111", "card or security number masked"),
     "formulas stay": ("math", "$x^2 + 3 = 12$ and $y = 4$ so 12 34 56 78 " * 9, None),
 }
 
@@ -135,7 +167,7 @@ def test_planted_defects_are_caught_where_they_are_meant(defect, tmp_path):
     names = dict(web="fineweb-edu", math="finemath", code="python-edu")
     for name in names.values():
         rows = [
-            f"{PROSE}This is page {i} of {name}, and it is as good as all the others. " * 3
+            f"{prose(f'{name} {i}')}This is page {i}, and it is as good as all the others. "
             for i in range(4)
         ]
         if name == names[source]:
@@ -144,7 +176,7 @@ def test_planted_defects_are_caught_where_they_are_meant(defect, tmp_path):
             "".join(json.dumps(dict(text=t)) + "\n" for t in rows)
         )
     (tmp_path / "quiz.txt").write_text(QUESTION)
-    BPETokenizer.train([PROSE], 300).save(tmp_path / "tok")
+    BPETokenizer.train([PAGE], 300).save(tmp_path / "tok")
     cfg = load_recipe(
         shipped("recipes/burn1b.json"),
         [f"{name}={tmp_path}/{name}.jsonl" for name in names.values()],

@@ -20,7 +20,9 @@ from .scan import KNOWN
 from .sources import Source
 
 # %% ../../nbs/lib/prep/config.ipynb #1cf4323b
-PREP_FORMAT = 2  # of the shards' content: 1 split validation by document and kept what leaked
+# of the shards' content: 1 split validation by document and kept what leaked, 2 kept signs of no
+# width
+PREP_FORMAT = 3
 
 
 _Megabytes = Annotated[float, Gt(0), Le(1e9), "a number of megabytes above 0, at most 1e9"]

@@ -146,7 +146,9 @@ def _note_bursts(data: bytes, h: np.ndarray, starts: np.ndarray, times: np.ndarr
     for start, d, n in zip(first.tolist(), docs.tolist(), sums.tolist()):
         w = word_at(data, start)
         if len(w) >= SHORT:
-            b = bursts.setdefault(w, [0, 0, excerpt_at(data, start)])
+            if w not in bursts:
+                bursts[w] = [0, 0, excerpt_at(data, start)]
+            b = bursts[w]
             b[0] += d
             b[1] += int(n)
 
