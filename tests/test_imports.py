@@ -94,7 +94,6 @@ REFUSED = {
     "gemma": "a gate of GELU",
     "gemma2": "windows that slide",
     "gemma3_text": "windows that slide",
-    "mixtral": "a mixture of experts",
     "phi": "attention and MLP side by side",
     "gpt_neox": "attention and MLP side by side",
     "stablelm": "LayerNorm",

@@ -527,6 +527,11 @@ def rehearse(
     began = time.perf_counter()
     card = find_gpu(options.gpu)
     model_cfg, cfg = sized_recipe(options.preset, options.settings)
+    if getattr(model_cfg, "n_experts", None):
+        raise GpubError(
+            "a mixture of experts is not rehearsed: how many tokens an expert gets is known only "
+            "where there are numbers; gpub preflight tries it on the machine itself"
+        )
     options.sharing.check_format(card.format if cfg.precision == "auto" else cfg.precision)
     context_lengths(cfg, model_cfg.context_length)
     name = card.format if cfg.precision == "auto" else cfg.precision

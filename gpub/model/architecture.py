@@ -39,6 +39,7 @@ class Anatomy:
 
     params: int  # all parameters
     blocks: int  # of them, in the matrices of all blocks
+    resting: int = 0  # of these, in experts that a token does not pass through
     head: int  # weights of the output head, tied or not
     tied: bool  # whether the head is the embedding
     n_layers: int

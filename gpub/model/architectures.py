@@ -106,7 +106,11 @@ def their_names(
     block, layer, kind = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(weight|bias)", name).groups()
     if block is None:
         return [f"{there.outside[layer]}.{kind}"], False
-    names = [f"{there.block}{block}.{part}.{kind}" for part in there.parts[layer]]
+    expert = re.search(r"experts\.(\d+)\.", layer)  # their parts have a * where the number is
+    number = expert[1] if expert else ""
+    known = there.parts[re.sub(r"(?<=experts\.)\d+", "*", layer)]
+    parts = [part.replace("*", number) for part in known]
+    names = [f"{there.block}{block}.{part}.{kind}" for part in parts]
     return names, there.transposed and kind == "weight" and "norm" not in layer
 
 

@@ -24,13 +24,18 @@ def _attention_width(a: Anatomy) -> int:
     return a.attention_width or a.d_model
 
 
+def _at_work(a: Anatomy) -> int:
+    "Count the weights of the blocks that a token passes through"
+    return a.blocks - a.resting
+
+
 def flops_per_token(
     cfg: Config,  # of any architecture
 ) -> int:
     """Count forward and backward arithmetic for one token at full context: 6 per matmul weight and
     12 x layers x width x context (PaLM, appendix B)"""
     a = parameter_anatomy(cfg)
-    return training_flops(a.blocks + a.head, a.n_layers, _attention_width(a), a.context_length)
+    return training_flops(_at_work(a) + a.head, a.n_layers, _attention_width(a), a.context_length)
 
 
 def recompute_flops(
@@ -42,7 +47,7 @@ def recompute_flops(
     if mode != "full":
         return 0
     a = parameter_anatomy(cfg)
-    return 2 * a.blocks + 4 * a.n_layers * _attention_width(a) * a.context_length
+    return 2 * _at_work(a) + 4 * a.n_layers * _attention_width(a) * a.context_length
 
 # %% ../../nbs/lib/model/counts.ipynb #a453501f
 ADAMW = "adamw"

@@ -232,7 +232,7 @@ class Decoder(nn.Module, ABC):
                 nn.init.zeros_(p)
             elif p.dim() < 2:
                 nn.init.ones_(p)  # a norm's gain
-            elif name.endswith(("attn.proj.weight", "ffn.down.weight")):
+            elif name.endswith(("attn.proj.weight", ".down.weight")):
                 nn.init.normal_(p, std=residual_std)
             elif name in ("tok.weight", "pos.weight"):
                 nn.init.normal_(p, std=embed_std)

@@ -45,7 +45,7 @@ def check_growth(
     one does"""
     if not isinstance(old, LlamaConfig) or not isinstance(new, LlamaConfig):
         raise GpubError("only a Llama can grow: a GPT's LayerNorm has no gain that hides channels")
-    for name in ("qk_norm", "norm_after", "nope_every"):
+    for name in ("qk_norm", "norm_after", "nope_every", "n_experts"):
         if getattr(old, name) or getattr(new, name):
             raise GpubError(
                 f"a model with {name} does not grow: it would not compute the same, with the "

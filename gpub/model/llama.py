@@ -27,6 +27,7 @@ from gpub.model.gpt import (
     LayerContext,
     causal_mask,
 )
+from .experts import Experts, take_imbalance
 from .rope_scaling import RopeScaling, scale_speeds
 from .llama_parts import SwiGLU, apply_rope
 
@@ -140,6 +141,7 @@ class TokenEmbedding(nn.Embedding):
 # %% ../../nbs/lib/model/llama.ipynb #6ea5552c
 # settings of imported models, which `to_dict` leaves out where they are the default
 _IMPORTED_ONLY = ("head_dim", "qkv_bias", "rope_scaling", "qk_norm", "norm_after", "nope_every")
+_EXPERTS_ONLY = ("n_experts", "experts_per_token", "expert_balance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +171,10 @@ class LlamaConfig(Config):
     norm_after: bool = False  # what a block adds is normed, not what it reads: OLMo 2
     # NoPE, no positional encoding: every so many layers one has no rotations. SmolLM3
     nope_every: Count | None = None
+    # experts instead of one feed-forward layer of `d_ff`: each has `d_ff` of its own
+    n_experts: Count | None = None  # side by side in a block
+    experts_per_token: Count = 2  # that a token passes through
+    expert_balance: Positive = 0.01  # weight of their imbalance in the loss of training
 
     def __post_init__(self):
         super().__post_init__()
@@ -181,6 +187,11 @@ class LlamaConfig(Config):
             raise GpubError(
                 f"n_heads must be a multiple of n_kv_heads, got {self.n_heads} n_heads and "
                 f"{self.n_kv_heads} n_kv_heads"
+            )
+        if self.n_experts is not None and self.experts_per_token > self.n_experts:
+            raise GpubError(
+                f"experts_per_token must be at most n_experts, got {self.experts_per_token} of "
+                f"{self.n_experts}"
             )
         if self.head_size % 2:
             origin = "head_dim"
@@ -195,7 +206,8 @@ class LlamaConfig(Config):
         "Write the settings as plain values; those for models from elsewhere only where they differ"
         settings = super().to_dict()
         for field in fields(self):
-            if field.name in _IMPORTED_ONLY and settings[field.name] == field.default:
+            optional = field.name in _IMPORTED_ONLY and settings[field.name] == field.default
+            if optional or (field.name in _EXPERTS_ONLY and self.n_experts is None):
                 del settings[field.name]
         return settings
 
@@ -315,7 +327,10 @@ class Llama(Decoder):
         cfg = self.cfg
         rotates = cfg.nope_every is None or (layer + 1) % cfg.nope_every != 0
         attn = GroupedAttention(cfg, self.rope, attention, rotates)
-        ffn = SwiGLU(cfg.d_model, cfg.d_ff)
+        if cfg.n_experts is None:
+            ffn = SwiGLU(cfg.d_model, cfg.d_ff)
+        else:
+            ffn = Experts(cfg.d_model, cfg.d_ff, cfg.n_experts, cfg.experts_per_token)
         if cfg.norm_after:
             return NormAfterBlock(attn, ffn, cfg)
         return Block(
@@ -339,6 +354,21 @@ class Llama(Decoder):
         angles = self.rope.at(self._positions(context, ids_bt.size(1)))
         return self._run_blocks(x_btc, context, angles)
 
+    def loss(
+        self,
+        ids_bt: torch.Tensor,  # int64
+        targets_bt: torch.Tensor,  # the ids one position later
+        context: AttentionContext | None = None,  # such as `PackedAttention`
+    ) -> torch.Tensor:  # nats per token, the mean over the batch
+        """Measure how surprised the model is by what came next; in training with experts the
+        gradient is also that of their imbalance"""
+        loss = super().loss(ids_bt, targets_bt, context)
+        imbalance = take_imbalance(self) if self.cfg.n_experts else None
+        if imbalance is None:
+            return loss
+        # adds zero: the value stays the surprise alone
+        return loss + self.cfg.expert_balance * (imbalance - imbalance.detach())
+
 # %% ../../nbs/lib/model/llama.ipynb #ab438061
 def llama_table(
     cfg: LlamaConfig,  # any shape, however large: nothing is built
@@ -347,13 +377,15 @@ def llama_table(
     c = cfg.d_model
     n = cfg.n_layers
     d = cfg.head_size
+    experts = cfg.n_experts or 1
     return {
         "tok": cfg.vocab_size * c,
         "attn.qkv": n * (c + cfg.qkv_bias) * (cfg.n_heads + 2 * cfg.n_kv_heads) * d,
         "attn.proj": n * cfg.n_heads * d * c,
-        "ffn.gate": n * c * cfg.d_ff,
-        "ffn.up": n * c * cfg.d_ff,
-        "ffn.down": n * c * cfg.d_ff,
+        "ffn.gate": n * experts * c * cfg.d_ff,
+        "ffn.up": n * experts * c * cfg.d_ff,
+        "ffn.down": n * experts * c * cfg.d_ff,
+        "ffn.router": n * c * (cfg.n_experts or 0),
         "norms": (2 * n + 1) * c + n * sum(_norm_sizes(cfg)),
         "head": 0 if cfg.tied else cfg.vocab_size * c,
     }

@@ -40,6 +40,26 @@ def _saved_by_qk_norm(cfg: LlamaConfig) -> tuple[Saved, ...]:
     )
 
 
+def _saved_by_experts(cfg: LlamaConfig) -> tuple[Saved, ...]:
+    "What a router and several experts keep more of"
+    if cfg.n_experts is None:
+        return ()
+    copies = cfg.experts_per_token * cfg.d_model
+    return (
+        Saved("tokens sent to experts", copies, ONLY_OFF),
+        Saved("what experts say", 2 * copies, ONLY_OFF),
+        Saved("router", 2 * cfg.n_experts, ONLY_OFF, wide=True),
+    )
+
+
+def _resting(cfg: LlamaConfig) -> int:
+    "Count the weights of experts that a token does not pass through, in all layers"
+    if cfg.n_experts is None:
+        return 0
+    unused = cfg.n_experts - cfg.experts_per_token
+    return cfg.n_layers * unused * 3 * cfg.d_model * cfg.d_ff
+
+
 def llama_anatomy(
     cfg: LlamaConfig,
 ) -> Anatomy:
@@ -47,6 +67,7 @@ def llama_anatomy(
     c = cfg.d_model
     queries = cfg.n_heads * cfg.head_size
     keys_and_values = 2 * cfg.n_kv_heads * cfg.head_size
+    hidden = cfg.d_ff * (cfg.experts_per_token if cfg.n_experts else 1)
     saved = (
         Saved("stream into the block", c, ALWAYS, wide=True),
         Saved("norm 1", 2 * c, ONLY_OFF),
@@ -58,22 +79,24 @@ def llama_anatomy(
         Saved("stream between", c, ONLY_OFF, wide=True),
         Saved("norm 2", 2 * c, ONLY_OFF),
         Saved("root mean squares", 2, ONLY_OFF, wide=True),
-        Saved("gate", cfg.d_ff, UNLESS_FULL),
-        Saved("up", cfg.d_ff, UNLESS_FULL),
-        Saved("activation", cfg.d_ff, ONLY_OFF),
-        Saved("product", cfg.d_ff, ONLY_OFF),
+        Saved("gate", hidden, UNLESS_FULL),
+        Saved("up", hidden, UNLESS_FULL),
+        Saved("activation", hidden, ONLY_OFF),
+        Saved("product", hidden, ONLY_OFF),
+        *_saved_by_experts(cfg),
         Saved("down", c, ONLY_SELECTIVE),
     )
     parts = llama_table(cfg)
     return Anatomy(
         params=sum(parts.values()),
         blocks=sum(n for part, n in parts.items() if part.startswith(("attn", "ffn"))),
+        resting=_resting(cfg),
         head=cfg.vocab_size * c,
         tied=cfg.tied,
         n_layers=cfg.n_layers,
         d_model=c,
         attention_width=queries,
-        hidden=cfg.d_ff,
+        hidden=hidden,
         vocab_size=cfg.vocab_size,
         context_length=cfg.context_length,
         saved=saved,
@@ -144,6 +167,7 @@ FAMILIES = {
     "smollm3": _Family(
         "SmolLM3ForCausalLM", ("attention_bias", "mlp_bias", "use_sliding_window"), {}
     ),
+    "mixtral": _Family("MixtralForCausalLM", (), {}),
 }
 
 
@@ -153,12 +177,15 @@ def model_type_of(
     "Find the family that a Llama belongs to; raises `GpubError` for a mixture of several"
     parts = dict(qkv_bias=cfg.qkv_bias, qk_norm=cfg.qk_norm, norm_after=cfg.norm_after)
     has = {name: value for name, value in parts.items() if value}
-    if cfg.nope_every is not None and not has:
+    if cfg.nope_every is not None and not has and not cfg.n_experts:
         return "smollm3"
+    if cfg.n_experts and cfg.nope_every is None and not has:
+        return "mixtral"
     for model_type, family in FAMILIES.items():
-        if family.has == has and cfg.nope_every is None:
+        if family.has == has and cfg.nope_every is None and not cfg.n_experts:
             return model_type
-    names = [*has, *(["nope_every"] if cfg.nope_every else [])]
+    numbers = dict(nope_every=cfg.nope_every, n_experts=cfg.n_experts)
+    names = [*has, *(name for name, value in numbers.items() if value)]
     raise GpubError(f"no family of transformers has just {' and '.join(names)}: leave some out")
 
 
@@ -178,6 +205,10 @@ def llama_to_hugging_face(
     if cfg.nope_every is not None:
         own["no_rope_layer_interval"] = cfg.nope_every
         own["no_rope_layers"] = _rotated_layers(cfg.n_layers, cfg.nope_every)
+    if cfg.n_experts is not None:
+        own["num_local_experts"] = cfg.n_experts
+        own["num_experts_per_tok"] = cfg.experts_per_token
+        own["router_aux_loss_coef"] = cfg.expert_balance
     return own | dict(
         architectures=[family.class_name],
         model_type=model_type,
@@ -245,6 +276,16 @@ def _read_nope(settings: dict[str, Any]) -> int:
     return every
 
 
+def _read_experts(settings: dict[str, Any]) -> dict[str, Any]:
+    "The experts of a Mixtral, in our words; what is missing is what transformers takes for it"
+    experts = dict(
+        n_experts=settings.get("num_local_experts", 8),
+        experts_per_token=settings.get("num_experts_per_tok", 2),
+    )
+    balance = settings.get("router_aux_loss_coef", 0)
+    return experts | (dict(expert_balance=balance) if balance else {})
+
+
 def llama_from_hugging_face(
     settings: dict[str, Any],  # of a config.json
 ) -> LlamaConfig:
@@ -276,6 +317,7 @@ def llama_from_hugging_face(
         head_dim=head_dim,
         rope_scaling=rope_scaling,
         nope_every=_read_nope(settings) if model_type == "smollm3" else None,
+        **(_read_experts(settings) if model_type == "mixtral" else {}),
         **FAMILIES[model_type].has,
     )
 
@@ -294,6 +336,8 @@ def _gguf_settings(cfg: LlamaConfig) -> dict[str, int | float]:
 
 def _gguf_name(cfg: LlamaConfig) -> str:
     family = model_type_of(cfg)
+    if cfg.n_experts:
+        raise GpubError("a mixture of experts is not written as GGUF: export without --gguf")
     name = "llama" if family == "qwen2" else family  # llama.cpp's llama takes biases
     if cfg.rope_scaling and name != "llama":
         raise GpubError(f"llama.cpp's {name} has no rope_scaling: export without --gguf")
@@ -308,7 +352,11 @@ def _accepted(model_type: str) -> dict[str, tuple]:
     "Write down what a family's config.json may say of the things that ours does not have"
     values = dict(hidden_act=("silu", "swish"), quantization_config=(None,))
     values |= {name: (False, None) for name in FAMILIES[model_type].without}
-    return values | (dict(sliding_window=(None,)) if model_type == "llama" else {})
+    if model_type in ("llama", "mixtral"):
+        values["sliding_window"] = (None,)
+    if model_type == "mixtral":
+        values["router_jitter_noise"] = (0.0, 0, None)
+    return values
 
 
 LLAMA = Architecture(
@@ -333,6 +381,10 @@ LLAMA = Architecture(
             "ffn.gate": ("mlp.gate_proj",),
             "ffn.up": ("mlp.up_proj",),
             "ffn.down": ("mlp.down_proj",),
+            "ffn.router": ("block_sparse_moe.gate",),
+            "ffn.experts.*.gate": ("block_sparse_moe.experts.*.w1",),
+            "ffn.experts.*.up": ("block_sparse_moe.experts.*.w3",),
+            "ffn.experts.*.down": ("block_sparse_moe.experts.*.w2",),
         },
         outside={"tok": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"},
         model_types={model_type: _accepted(model_type) for model_type in FAMILIES},

@@ -116,7 +116,6 @@ NOT_READ = {
     "gemma3_text": "windows that slide, with rotations of their own",
     "gemma3": "windows that slide, with rotations of their own",
     "gpt_neox": "attention and MLP side by side",
-    "mixtral": "a mixture of experts",
     "nanochat": "squared ReLU, norms without gains and capped logits",
     "olmo3": "windows that slide",
     "phi": "attention and MLP side by side",
