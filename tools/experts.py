@@ -4,8 +4,8 @@ Llama, the same with norms, and the same with eight experts of half the width of
 python tools/experts.py     about ten minutes of one quiet core; goes on after the last whole run
 
 writes data/experts.json. All draw from one text of known entropy that is longer than a run, so no
-run reads a character twice, with three seeds each. The arithmetic of a token is the same but for the
-router and the norms."""
+run reads a character twice, with three seeds each. The arithmetic of a token is the same but for
+the router and the norms."""
 
 import contextlib
 import io
@@ -68,9 +68,7 @@ def compare(
                 if (kind, seed) in have:
                     continue
                 runs.append(train_one(kind, seed, text, characters))
-                receipt = dict(
-                    command="python tools/experts.py", machine=machine("cpu"), runs=runs
-                )
+                receipt = dict(command="python tools/experts.py", machine=machine("cpu"), runs=runs)
                 write_atomic(file, json.dumps(receipt, indent=1) + "\n")
                 print(f"{kind}, seed {seed}: {runs[-1]['loss']:.4f}", flush=True)
     return read_json(file, "runs")
