@@ -83,6 +83,7 @@ COMES_IN = {
     "smollm3": "SmolLM3",
     "olmo2": "OLMo 2",
     "mistral, no window": "Mistral",
+    "mixtral": "Mixtral",
     "phi3": "Phi-3",
     "ernie4_5": "ERNIE 4.5",
     "granite": "Granite",
