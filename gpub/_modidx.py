@@ -3877,6 +3877,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                  'gpub.share.demo._chat_of_page': ('lib/share/demo.html#_chat_of_page', 'gpub/share/demo.py'),
                                  'gpub.share.demo._layout': ('lib/share/demo.html#_layout', 'gpub/share/demo.py'),
                                  'gpub.share.demo._page_mb': ('lib/share/demo.html#_page_mb', 'gpub/share/demo.py'),
+                                 'gpub.share.demo._prompt_of': ('lib/share/demo.html#_prompt_of', 'gpub/share/demo.py'),
                                  'gpub.share.demo._sampling_boxes': ('lib/share/demo.html#_sampling_boxes', 'gpub/share/demo.py'),
                                  'gpub.share.demo._told_by': ('lib/share/demo.html#_told_by', 'gpub/share/demo.py'),
                                  'gpub.share.demo.as_html': ('lib/share/demo.html#as_html', 'gpub/share/demo.py'),

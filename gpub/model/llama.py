@@ -378,14 +378,15 @@ def llama_table(
     n = cfg.n_layers
     d = cfg.head_size
     experts = cfg.n_experts or 1
+    router = {} if cfg.n_experts is None else {"ffn.router": n * c * cfg.n_experts}
     return {
+        **router,
         "tok": cfg.vocab_size * c,
         "attn.qkv": n * (c + cfg.qkv_bias) * (cfg.n_heads + 2 * cfg.n_kv_heads) * d,
         "attn.proj": n * cfg.n_heads * d * c,
         "ffn.gate": n * experts * c * cfg.d_ff,
         "ffn.up": n * experts * c * cfg.d_ff,
         "ffn.down": n * experts * c * cfg.d_ff,
-        "ffn.router": n * c * (cfg.n_experts or 0),
         "norms": (2 * n + 1) * c + n * sum(_norm_sizes(cfg)),
         "head": 0 if cfg.tied else cfg.vocab_size * c,
     }

@@ -158,7 +158,9 @@ def page_shape(
 
 
 _ANSWER = 64  # characters of an answer at most, of a model that says no more than it answers
-_TYPED = "12 + 34"  # what stands in the line of a model that learned to add
+# what stands in the line of a model that learned to add, and of one that calls a calculator
+_TYPED = "12 + 34"
+_TYPED_WITH_CALLS = "What is 475 times 168?"
 
 
 def _chat_of_page(
@@ -179,6 +181,15 @@ def _chat_of_page(
         sums=notice,
     )
     return dict(chat=facts)
+
+
+def _prompt_of(config: dict, chat: dict) -> str:
+    "What stands in the line before anybody typed"
+    if chat and chat["chat"]["sums"]:
+        return _TYPED
+    if chat and chat["chat"]["tags"]:
+        return _TYPED_WITH_CALLS
+    return config["prompt"]
 
 
 _LESSONS = dict(  # methods of season 3, in words
@@ -221,7 +232,7 @@ def write_page(
     facts = dict(
         cfg=cfg.to_dict(),
         chars=[ord(c) for c in tok.chars],
-        prompt=_TYPED if chat and chat["chat"]["sums"] else config["prompt"],
+        prompt=_prompt_of(config, chat),
         about=about,
         tensors=tensors,
         floats=floats,

@@ -211,6 +211,9 @@ function start() {
   $("about").textContent = MODEL.about;
   $("notice").textContent = MODEL.chat.sums;
   $("question").value = MODEL.prompt;
+  if (Object.keys(tags).length > 0) {
+    $("temperature").value = 0; // who calculates has no use for dice
+  }
   $("form").addEventListener("submit", onSubmit);
   $("forget").addEventListener("click", onForget);
   $("temperature").addEventListener("input", labelSlider);

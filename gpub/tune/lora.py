@@ -66,7 +66,8 @@ def lora_places(
 ) -> list[str]:  # such as attn.qkv
     "List the linear layers of a block, by our names"
     parts = architecture_of(model.cfg).hugging_face.parts
-    return [part for part in parts if "norm" not in part]
+    here = {name for name, _ in model.blocks[0].named_modules()}
+    return [part for part in parts if "norm" not in part and part in here]
 
 
 def add_lora(
