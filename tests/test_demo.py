@@ -118,7 +118,7 @@ def test_chances_and_attention_equal_torch(browser, tmp_path):
     hook = block.norm1.register_forward_hook(lambda m, a, out: seen.append(out))
     model(ids[:, :-1])
     hook.remove()
-    q, k, _ = (block.attn.split(t)[0, 1] for t in block.attn.qkv(seen[0]).chunk(3, -1))
+    q, k, _ = (block.attn._split_heads(t)[0, 1] for t in block.attn.qkv(seen[0]).chunk(3, -1))
     scores = q @ k.T / q.size(-1) ** 0.5
     for t in (0, 5, 19):
         assert (

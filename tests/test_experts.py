@@ -219,7 +219,15 @@ def test_a_run_is_killed_at_half_and_comes_to_the_same(text, tmp_path):
         assert torch.equal(whole[name], cut[name]), name
 
 
-def test_doors_that_do_not_take_it_say_so(tmp_path):
+def test_it_is_not_compiled_and_the_run_says_so(text, tmp_path):
+    settings = ["--set", "n_experts=4", "--set", "compile=yes", "--device", "cpu"]
+    said = output_of(
+        "train", "burn-toy", "--data", text, *settings, "--steps", 2, "--out", tmp_path
+    )
+    assert "a mixture of experts is not compiled: going on in eager mode" in said
+
+
+def test_doors_that_do_not_take_it_say_so():
     with pytest.raises(GpubError, match="experts_per_token must be at most n_experts, got 5 of 4"):
         replace(SMALL, experts_per_token=5)
     with pytest.raises(GpubError, match="a model with n_experts does not grow"):

@@ -527,7 +527,7 @@ def rehearse(
     began = time.perf_counter()
     card = find_gpu(options.gpu)
     model_cfg, cfg = sized_recipe(options.preset, options.settings)
-    if getattr(model_cfg, "n_experts", None):
+    if parameter_anatomy(model_cfg).resting:
         raise GpubError(
             "a mixture of experts is not rehearsed: how many tokens an expert gets is known only "
             "where there are numbers; gpub preflight tries it on the machine itself"

@@ -30,7 +30,6 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(SwiGLU(d_model, d_ff) for _ in range(n_experts))
         self.imbalance: torch.Tensor | None = None  # of the newest tokens, while it trains
 
-    @torch.compiler.disable
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, t, c)
         "Send every token through its experts, and add up what they say"
         x_nc = x_btc.flatten(0, 1)

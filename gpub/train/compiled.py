@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import GpubError, first_line
+from ..model.experts import Experts
 from ..model.head import chunked_loss, fused_loss
 from .config import TrainConfig
 from .loop import forward_backward
@@ -192,6 +193,9 @@ def choose_loss(
         model.zero_grad(set_to_none=True)
 
     if not compiles_on(device, cfg):
+        return model.loss
+    if any(isinstance(module, Experts) for module in model.modules()):
+        micro_batcher.log("a mixture of experts is not compiled: going on in eager mode")
         return model.loss
     if not _in_slices(model) and not compiles_by_block(model):
         return compiled_loss(model, step, micro_batcher.log)
