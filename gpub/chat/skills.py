@@ -879,7 +879,8 @@ def draw_recall(rng: random.Random, state: TalkState) -> SkillTurn:
 _GREETINGS = "hi;hello;hey;hi there;hello there;hey there;good morning;good evening;good afternoon"
 _WHOM = ";, gpub; you; my friend; again; everybody; computer; robot; model"
 _MOODS = (
-    "fine;good;ok;great;happy;sad;tired;hungry;bored;ill;busy;late;sleepy;angry;well;lonely;cold;hot;"
+    "fine;good;ok;great;happy;sad;tired;hungry;bored;ill;busy;late;sleepy;angry;well;lonely;"
+    "cold;hot;"
     "thirsty;excited;nervous;confused;curious;so tired;very happy;a bit sad;not well;really tired;"
     "a teacher;a student;a doctor;from spain;from germany;at home;on the train;new here;back"
 )

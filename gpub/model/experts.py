@@ -33,14 +33,16 @@ class Experts(nn.Module):
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, t, c)
         "Send every token through its experts, and add up what they say"
         x_nc = x_btc.flatten(0, 1)
-        p_ne = self.router(x_nc).float().softmax(-1)
+        p_ne = self.router(x_nc).float().softmax(-1)  # fp32, as Mixtral: the choice hangs on it
         best_nk, chosen_nk = p_ne.topk(self.experts_per_token)
+        # the chosen few share the whole, so that their number does not change the scale of the sum
         weight_nk = (best_nk / best_nk.sum(-1, keepdim=True)).to(x_nc.dtype)
         y_nc = torch.zeros_like(x_nc)
+        # an expert without tokens runs too: each weight has a gradient, as other processes expect
         for e, expert in enumerate(self.experts):
-            token_m, place_m = (chosen_nk == e).nonzero(as_tuple=True)
-            said_mc = expert(x_nc[token_m]) * weight_nk[token_m, place_m, None]
-            y_nc.index_add_(0, token_m, said_mc.to(y_nc.dtype))
+            token_m, slot_m = (chosen_nk == e).nonzero(as_tuple=True)  # waits for the device
+            output_mc = expert(x_nc[token_m]) * weight_nk[token_m, slot_m, None]
+            y_nc.index_add_(0, token_m, output_mc.to(y_nc.dtype))
         if self.training and torch.is_grad_enabled():
             self.imbalance = measure_imbalance(p_ne, chosen_nk)
         return y_nc.view_as(x_btc)

@@ -343,7 +343,6 @@ PLANS = {  # name -> file in data/recipes
     "burn-toy": "burn-toy-plan.json",
     "burn-1b-chat": "burn1b-chat-plan.json",
     "chat-toy": "chat-toy-plan.json",
-    "chat-2m": "chat-2m-plan.json",
     "chat-skills": "chat-skills-plan.json",
 }
 

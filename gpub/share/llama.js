@@ -48,18 +48,6 @@ function rotate(vectors, start, position) {
   }
 }
 
-function fillCache(layer, from, qkv, count) {
-  for (let t = 0; t < count; t++) {
-    const start = 3 * t * d_model;
-    const to = cacheAt(layer, from + t);
-    queries.set(qkv.subarray(start, start + d_model), to);
-    keys.set(qkv.subarray(start + d_model, start + 2 * d_model), to);
-    values.set(qkv.subarray(start + 2 * d_model, start + 3 * d_model), to);
-    rotate(queries, to, from + t);
-    rotate(keys, to, from + t);
-  }
-}
-
 // SwiGLU: one projection decides how much of the other passes.
 function finishBlock(layer, x, from) {
   const block = `blocks.${layer}.`;

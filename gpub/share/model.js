@@ -249,8 +249,13 @@ function fillCache(layer, from, qkv, count) {
     queries.set(qkv.subarray(start, start + d_model), to);
     keys.set(qkv.subarray(start + d_model, start + 2 * d_model), to);
     values.set(qkv.subarray(start + 2 * d_model, start + 3 * d_model), to);
+    rotate(queries, to, from + t);
+    rotate(keys, to, from + t);
   }
 }
+
+// A GPT's positions are added at the start; a Llama turns its queries and keys here.
+function rotate() {}
 
 // The first part of a block: queries, keys and values of the positions in x.
 function startBlock(layer, x, from) {
