@@ -51,7 +51,7 @@ class Experts(nn.Module):
 def measure_imbalance(
     p_ne: torch.Tensor,  # the router's probabilities
     chosen_nk: torch.Tensor,  # the experts that were asked, int64
-) -> torch.Tensor:  # 1: all experts get as much; at most the number of experts
+) -> torch.Tensor:  # 1: all experts get as much; at most experts / experts per token
     """Compute experts x the sum over experts of (share of the tokens) x (mean probability)
     (Fedus et al. 2021, arXiv:2101.03961, equations 4 to 6)"""
     n_experts = p_ne.size(-1)
