@@ -222,7 +222,8 @@ def write_page(
         how = f"{_LESSONS.get(config['preset'], config['preset'])} in its last lesson"
     about = (
         f"{count_params(model):,} parameters, {cfg.n_layers} layers of {cfg.n_heads} heads, a "
-        f"window of {cfg.context_length} characters, {saved.step:,} steps of {how}"
+        f"window of {cfg.context_length} characters"
+        + (f", {saved.step:,} steps of {how}" if saved.step else "")  # none: it was imported
         + (f", validation loss {loss:.3f} {config['unit']}" if loss else "")
         + (
             f". The weights have 8 bits each, the page {_page_mb(len(block)):.1f} MB. "
