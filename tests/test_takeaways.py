@@ -13,14 +13,6 @@ from pydantic.dataclasses import dataclass
 
 SAYS_ONE = r"(?i)\bone (run|seed)\b|\banother seed\b"
 DURATION = r"(?i)this page (took|ran)\b"
-# Comparisons on one seed that do not say so yet: this list may only become shorter
-LEFT = {
-    "season1/04_training_challenges: 'The training loss alone does not show a bug'",
-    "season1/04_training_challenges: 'One gradient a thousand times too long'",
-    "season1/06_optimizations: 'In the time of'",
-    "season3/04_dpo: 'With endless judgements'",
-    "season3/04_dpo: 'A falling loss proves nothing.'",
-}
 
 
 @dataclass(frozen=True)
@@ -137,8 +129,7 @@ def faults_of_takeaways(root: Path) -> list[str]:
 
 
 def test_every_takeaway_has_a_receipt_and_its_seeds(root):
-    hides = ": compares on one seed and does not say so"
-    assert {*faults_of_takeaways(root)} == {left + hides for left in LEFT}
+    assert faults_of_takeaways(root) == []
 
 
 def test_every_chapter_has_takeaways(root):
