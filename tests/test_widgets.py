@@ -149,3 +149,69 @@ def test_without_scripts_the_frame_shows_what_it_draws_first(browser):
     assert browser.run("$('plot').innerHTML") == still
     said = browser.run("$('said').textContent")
     assert f'aria-live="polite">{said}</p>' in written
+
+
+TRAIN_HERE = NBS / "widgets/train_here.html"
+
+
+def in_torch(weights, ids, context):
+    "The one-layer model of the page"
+    width = weights["q"].shape[0]
+
+    def norm(x):
+        return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+    x = weights["tok"][ids] + weights["pos"][:context]
+    q, k, v = (norm(x) @ weights[name] for name in "qkv")
+    scores = q @ k.transpose(1, 2) / width**0.5
+    later = torch.ones(context, context, dtype=torch.bool).triu(1)
+    x = x + scores.masked_fill(later, -torch.inf).softmax(-1) @ v @ weights["out"]
+    x = x + (norm(x) @ weights["up"]).relu() @ weights["down"]
+    return norm(x) @ weights["head"]
+
+
+def test_the_page_that_trains_computes_torchs_gradients(browser):
+    browser.open(TRAIN_HERE.as_uri()).wait("training")
+    context, rows = 16, 3
+    ids = torch.randint(0, 5, (rows, context + 1), generator=torch.Generator().manual_seed(0))
+    inputs, targets = ids[:, :-1], ids[:, 1:]
+    got = browser.run(f"""(() => {{
+      const model = makeModel([..."abcde"], 3);
+      const {{ loss, grads }} = lossAndGradients(
+        model, {inputs.flatten().tolist()}, {targets.flatten().tolist()}, {context});
+      const plain = (parts) => Object.fromEntries(
+        Object.entries(parts).map(([name, values]) => [name, [...values]]));
+      return {{ loss, weights: plain(model.weights), grads: plain(grads) }};
+    }})()""")
+    columns = dict(up=64, head=5)
+    weights = {
+        name: torch.tensor(values, dtype=torch.float64).view(-1, columns.get(name, 32))
+        for name, values in got["weights"].items()
+    }
+    for weight in weights.values():
+        weight.requires_grad_()
+    logits = in_torch(weights, inputs, context)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    assert got["loss"] == pytest.approx(loss.item(), rel=1e-9)
+    for name, weight in weights.items():
+        theirs = torch.tensor(got["grads"][name], dtype=torch.float64)
+        torch.testing.assert_close(theirs, weight.grad.flatten(), rtol=1e-6, atol=1e-9)
+
+
+def test_the_page_that_trains_learns_and_begins_anew(browser):
+    browser.open(TRAIN_HERE.as_uri()).wait("training")
+    browser.run("$('go').click()")
+    browser.wait("training.losses.length > 120")
+    browser.run("$('go').click()")
+    assert browser.run("running") is False
+    assert browser.run("recent(training.losses) < training.guess")
+    assert "step 100" in browser.run("$('texts').textContent")
+    assert browser.run("$('curve').getAttribute('points').split(' ').length") > 50
+    browser.run("$('text').value = 'ab'.repeat(40); $('anew').click()")
+    assert browser.run("training.model.chars") == ["a", "b"]
+    assert browser.run("training.losses.length") == 0
+    browser.run("for (let n = 0; n < 60; n++) trainStep()")
+    assert browser.run("recent(training.losses)") < 0.2, "after a comes b"
+    browser.run("$('text').value = ''; $('anew').click()")  # nothing to learn from: the sentences
+    assert browser.run("training.ids.length") > 1000
