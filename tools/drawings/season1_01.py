@@ -56,13 +56,14 @@ def embedding_rows():
         d.matrix(190, y, [rows[token]], cell=36, high=4, decimals=0, down=(str(number),))
         d.text(226, y + 54, "⋮", "name")
         tops[token] = y + 18
-    for i, (token, number) in enumerate(zip(TOKENS, ids, strict=True)):
+    kinds = ("module", "warm", "good", "plum")  # a colour for each token
+    for i, (token, number, kind) in enumerate(zip(TOKENS, ids, kinds, strict=True)):
         y = 76 + 58 * i
-        d.box(18, y, 38, 34, token, kind="thing", corner=8, font="code")
-        d.box(77, y, 38, 34, str(number), kind="quiet", corner=8, font="number")
-        d.arrow((56, y + 17), (77, y + 17), head=False)
-        d.arrow((115, y + 17), (160, tops[i]))
-        d.arrow((262, tops[i]), (304, y + 17))
+        d.box(18, y, 38, 34, token, kind=kind, corner=8, font="code")
+        d.box(77, y, 38, 34, str(number), kind=kind, corner=8, font="number")
+        d.bow((56, y + 17), (77, y + 17), 0, kind=kind, head=False)
+        d.bow((115, y + 17), (160, tops[i]), 0, kind=kind, weight=2)
+        d.bow((262, tops[i]), (304, y + 17), 0, kind=kind, weight=2)
         d.matrix(308, y - 1, [rows[i]], cell=36, high=4, decimals=0)
     return d
 

@@ -173,26 +173,25 @@ def forecast():
         "many sequences fit, how many hours it takes and what it costs; the share of the promised "
         "speed is an assumption until somebody has measured it.",
         width=400,
-        height=438,
+        height=484,
     )
     config = d.box(26, 22, 152, 54, "configuration", "a few numbers", "thing")
     gpu = d.box(222, 22, 152, 54, "GPU", "memory, speed, price", "thing")
-    size = d.box(26, 118, 152, 54, "bytes", "at the fullest moment", "good")
-    work = d.box(26, 214, 152, 54, "FLOPs per token", "6 per weight, + scores", "good")
-    share = d.box(26, 292, 152, 54, "MFU", "assumed share", "warm")
-    tokens = d.box(26, 366, 152, 54, "tokens", "to train on", "thing")
-    fits = d.box(222, 118, 152, 54, "does it fit?", "sequences at once", "module")
-    hours = d.box(222, 252, 152, 54, "hours", "FLOPs / (speed × MFU)", "module")
-    usd = d.box(222, 366, 152, 54, "dollars", "hours × price", "module")
+    size = d.box(26, 110, 152, 54, "bytes", "at the fullest moment", "good")
+    fits = d.box(222, 110, 152, 54, "does it fit?", "sequences at once", "module")
+    work = d.box(26, 198, 152, 54, "FLOPs per token", "6 per weight, + scores", "good")
+    tokens = d.box(26, 264, 152, 54, "tokens", "to train on", "thing")
+    share = d.box(26, 330, 152, 54, "MFU", "assumed share", "warm")
+    hours = d.box(222, 198, 152, 186, "hours", "FLOPs / (speed × MFU)", "module")
+    usd = d.box(222, 412, 152, 54, "dollars", "hours × price", "module")
     d.arrow(config.bottom, size.top)
     d.arrow(config.left, (11, config.left[1]), (11, work.left[1]), work.left)
     d.arrow(gpu.bottom, fits.top)
+    d.arrow(size.right, fits.left)
+    for needed in (work, tokens, share):
+        d.arrow(needed.right, (222, needed.right[1]))
     d.arrow(gpu.right, (389, gpu.right[1]), (389, usd.right[1]), usd.right)
     d.arrow((389, hours.right[1]), hours.right)
-    d.arrow(size.right, fits.left)
-    d.arrow(work.right, (200, work.right[1]), (200, 266), (222, 266))
-    d.arrow(share.right, (190, share.right[1]), (190, 279), hours.left)
-    d.arrow(tokens.right, (204, tokens.right[1]), (204, 292), (222, 292))
     d.arrow(hours.bottom, usd.top)
     return d
 
