@@ -16,7 +16,7 @@ from gpub.train import optim
 from gpub.train.config import TrainConfig
 from gpub.train.learner import Learner, Placement
 from gpub.train.loop import NextToken
-from gpub.train.parallel import World, device_mesh, to_full_tensor
+from gpub.train.parallel import World, device_mesh, share_gradients, to_full_tensor
 from gpub.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -121,7 +121,7 @@ def buffers():
     learner, _ = built(world, "ddp")
     learner.model.register_buffer("table", torch.zeros(3))
     ids = torch.zeros(2, 8, dtype=torch.int64)
-    loss_fn = learner.average_gradients_of(learner.token_loss(ids, ids))
+    loss_fn = share_gradients(learner.model, learner.token_loss(ids, ids), world, "ddp")
     learner.model.table.fill_(world.rank)
     loss_fn(ids, ids).backward()
     tell(part="buffers", found=from_all(learner.model.table.tolist()))

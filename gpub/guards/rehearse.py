@@ -59,7 +59,6 @@ from ..train.config import TrainConfig
 from ..train.learner import Learner, Placement
 from gpub.train.loop import (
     NextToken,
-    SharedObjective,
     LoopSettings,
     TrainStep,
     context_lengths,
@@ -68,7 +67,7 @@ from gpub.train.loop import (
 )
 from ..train.memory import Loss, TokenBatch
 from ..train.optim import Muon
-from ..train.parallel import World
+from ..train.parallel import World, share_gradients
 from ..train.presets import PRESETS
 from ..data.batch import Batch
 
@@ -212,16 +211,18 @@ class _Steps:
         self.marks: list[dict[str, Counter]] = []  # at the start of every micro-batch
         self.lost: list[str] = []  # parameters without a gradient
         batch = stage.batches(0, self.context_length).to(stage.place.device)
-        world = stage.place.world
+        place = stage.place
         self.objective = NextToken(
             learner.token_loss(batch.ids, batch.targets),
             stage.batches,
             stage.cfg,
             stage.model_cfg.context_length,
-            stage.place.device,
-            world,
+            place.device,
+            place.world,
         )
-        self.loss_of = learner.average_gradients_of(self.objective.loss)
+        self.loss_of = share_gradients(
+            learner.model, self.objective.loss, place.world, place.parallel
+        )
         if isinstance(self.loss_of, nn.parallel.DistributedDataParallel):
             share_as_one(self.loss_of, lambda size: meters.traffic.add("all-reduce", size))
         learner.opts[0].register_step_pre_hook(self._before_update)
@@ -250,12 +251,12 @@ class _Steps:
         learner = self.learner
         place = self.stage.place
         batcher = learner.micro_batcher
-        objective = SharedObjective(self.objective, self)  # each piece is metered
-        settings = LoopSettings(learner.dtype, learner.scaler, batcher, place.world)
+        # `self` is the loss: each piece is metered
+        settings = LoopSettings(learner.dtype, learner.scaler, batcher, place.world, self)
         self.meters.memory.mark("forward and backward")
         self.meters.matmuls.on = True
         stage = self.stage
-        steps = train(learner.model, objective, stage.cfg, learner.opts, start, settings)
+        steps = train(learner.model, self.objective, stage.cfg, learner.opts, start, settings)
         for step in steps:
             self.meters.memory.mark("forward and backward")
             self.meters.matmuls.on = True

@@ -12,7 +12,7 @@ __all__ = ['device_room', 'first_cut', 'bucket_bytes', 'get_rng', 'set_rng', 'Pl
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,8 @@ from ..record.checkpoint import Checkpoint
 from .compiled import LossFunction, choose_loss
 from .config import TrainConfig
 from .kernels import pick_attention
-from gpub.train.loop import (
-    Objective,
-    SharedObjective,
-    LoopSettings,
-    TrainStep,
-    context_length_at,
-    train,
-)
-from .memory import Loss, MicroBatcher
+from .loop import LoopSettings, Objective, TrainStep, context_length_at, train
+from .memory import MicroBatcher
 from gpub.train.optim import (
     make_optimizers,
     muon_format,
@@ -245,13 +238,6 @@ class Learner:
         self.compiled = loss_fn != self.model.loss
         return loss_fn
 
-    def average_gradients_of(
-        self,
-        loss_of: Callable[[Any], Loss],  # an objective's, of a piece
-    ) -> Callable[[Any], Loss]:
-        "Return the same loss, whose `backward` leaves gradients averaged over the processes"
-        return share_gradients(self.model, loss_of, self.place.world, self.place.parallel)
-
     def take_steps(
         self,
         objective: Objective,  # what is minimised
@@ -259,12 +245,13 @@ class Learner:
         tokens: int | None = None,  # read by them; default: as the recipe says
     ) -> Iterator[TrainStep]:
         "Return `train` with what is put together here: one item after each step"
-        shared = SharedObjective(objective, self.average_gradients_of(objective.loss))
+        world = self.place.world
         settings = LoopSettings(
             dtype=self.dtype,
             scaler=self.scaler,
             micro_batcher=self.micro_batcher,
-            world=self.place.world,
+            world=world,
+            shared_loss=share_gradients(self.model, objective.loss, world, self.place.parallel),
             tokens=tokens,
         )
-        return train(self.model, shared, self.cfg, self.opts, start, settings)
+        return train(self.model, objective, self.cfg, self.opts, start, settings)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BatchFunction', 'context_length_at', 'depth_at', 'context_lengths', 'StepBatch', 'Objective', 'NextToken', 'Diverged',
-           'TrainStep', 'SharedObjective', 'LoopSettings', 'forward_backward', 'train', 'train_next_token', 'evaluate']
+           'TrainStep', 'LoopSettings', 'forward_backward', 'train', 'train_next_token', 'evaluate']
 
 # %% ../../nbs/lib/train/loop.ipynb #ed19aa74
 # A step: `objective.batch`, `forward_backward` over its micro-batches (gradient accumulation),
@@ -182,19 +182,6 @@ class TrainStep:
 
 
 @dataclass(frozen=True)
-class SharedObjective:
-    "An objective whose gradients are averaged over the processes that share a step"
-
-    objective: Objective
-    # its loss, whose `backward` averages: from `share_gradients`
-    loss: Callable[[Any], Loss]
-
-    def batch(self, step: int) -> StepBatch:
-        "Return what the objective reads at a step"
-        return self.objective.batch(step)
-
-
-@dataclass(frozen=True)
 class LoopSettings:
     "How a step is computed; what is not given is made as the recipe says"
 
@@ -202,6 +189,9 @@ class LoopSettings:
     scaler: torch.amp.GradScaler | None = None  # for fp16
     micro_batcher: MicroBatcher | None = None  # how a step is cut into micro-batches
     world: World = World()  # the processes that train together, each with its rows
+    # the objective's loss, whose `backward` averages gradients over the processes: from
+    # `share_gradients`; None: for a process that is alone
+    shared_loss: Callable[[Any], Loss] | None = None
     # read by the steps that are already done: `log.jsonl` goes on counting from there
     tokens: int | None = None
 
@@ -251,13 +241,14 @@ def train(
     settings: LoopSettings = LoopSettings(),  # format of the matmuls, a scaler, other processes
 ) -> Iterator[TrainStep]:  # one after each optimizer step
     """Train with any objective: yield a `TrainStep` after each optimizer step; raises `GpubError`
-    for several processes whose objective shares no gradients"""
+    for several processes that share no gradients"""
     world = settings.world
-    if world.size > 1 and not isinstance(objective, SharedObjective):
+    if world.size > 1 and settings.shared_loss is None:
         raise GpubError(
-            f"{world.size} processes that share no gradients learn apart: give a "
-            "`SharedObjective`, as `Learner.take_steps` does"
+            f"{world.size} processes that share no gradients learn apart: give a `shared_loss`, as "
+            "`Learner.take_steps` does"
         )
+    loss_of = settings.shared_loss or objective.loss
     device = next(model.parameters()).device
     opts = opts or make_optimizers(model, cfg, muon_format(device))
     # without fp16 a scaler passes everything through
@@ -277,7 +268,7 @@ def train(
         # 2) forward and backward. Another region of autocast than that of `batch`, where GRPO lets
         # the model answer without gradients: autocast keeps copies of weights, and those have none
         with _matmuls_in(settings.dtype, device):
-            loss, metrics = forward_backward(objective.loss, batch, batcher, scaler)
+            loss, metrics = forward_backward(loss_of, batch, batcher, scaler)
         # DDP computed the blocks that sleep too; neither the norm nor an optimizer may see them
         for p in batcher.frozen:
             p.grad = None
