@@ -427,7 +427,7 @@ def test_scores_that_are_not_numbers_are_named():
     with pytest.raises(GpubError, match=r"weights are finite.* \(3 tokens\).* layers \[1\]"):
         engine.step()
     running = engine.add_request(GenerationRequest([[1, 2]], SamplingConfig(n=5)))
-    running.set_logits(torch.full((1, 13), torch.nan))
+    running.logits_bv = torch.full((1, 13), torch.nan)
     with pytest.raises(GpubError, match=r"\(2 tokens\) are finite, so the forward pass"):
         running.draw()
 

@@ -12,7 +12,6 @@ __all__ = ['left_pad', 'seen_tokens', 'RunningRequest', 'DecodeEngine']
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NoReturn
 import torch
 from ..core import GpubError
 from .attention import attention_kernels
@@ -73,12 +72,18 @@ class RunningRequest:
         self.window = [self.unread_bt]  # all that the model still sees
         self.cache = KVCache(model.cfg, device, size)
         self.cache.reset(pads)
-        self.logits_bv: torch.Tensor | None = None  # what may come next
+        # what may come next: the engine sets them, `draw` chooses from them
+        self.logits_bv: torch.Tensor | None = None
         seeds = range(sampling.seed, sampling.seed + n_texts)
         self.draws = uniform_draws(seeds, sampling.n, device)
         self.seen_bv: torch.Tensor | None = None  # for a repetition penalty
         if sampling.repetition_penalty != 1:
             self.seen_bv = seen_tokens(request.prompts, model.cfg.vocab_size, device)
+
+    @property
+    def is_full(self) -> bool:
+        "Tell whether the window has no room for the newest token"
+        return self.cache.length >= self.cache.size
 
     def slide(self) -> None:
         "Forget the oldest tokens of a full window; the others will be read again"
@@ -88,13 +93,6 @@ class RunningRequest:
         self.window = [self.unread_bt]
         pads = [max(0, keep - len(prompt) - self.steps) for prompt in self.request.prompts]
         self.cache.reset(pads)
-
-    def set_logits(
-        self,
-        logits_bv: torch.Tensor,  # of the last position of each text
-    ) -> None:
-        "Keep the model's scores: `draw` chooses from them"
-        self.logits_bv = logits_bv
 
     def draw(self) -> list[GeneratedToken | None]:
         "Draw one more token of each text; None of one that has ended"
@@ -108,7 +106,9 @@ class RunningRequest:
         self.steps += 1
         ids = token_b1.flatten().tolist()
         if NO_TOKEN in ids:
-            self._refuse_scores()
+            raise GpubError(
+                f"the scores for token {self.steps} are NaN or infinite: {self._broken_part()}"
+            )
         if any(self.replies):
             ids = [reply.popleft() if reply else i for reply, i in zip(self.replies, ids)]
             token_b1 = token_b1.new_tensor(ids)[:, None]
@@ -133,12 +133,6 @@ class RunningRequest:
         self.done[text] = finish is not None
         return GeneratedToken(token, finish)
 
-    def _refuse_scores(self) -> NoReturn:
-        "Raise `GpubError` that says where NaN or infinity comes from"
-        raise GpubError(
-            f"the scores for token {self.steps} are NaN or infinite: {self._broken_part()}"
-        )
-
     def _broken_part(self) -> str:
         "Name the weights, or else the layers of the KV cache, with NaN or infinity"
         broken = [name for name, p in self.model.named_parameters() if not p.isfinite().all()]
@@ -151,6 +145,10 @@ class RunningRequest:
         return f"the weights and {cache} are finite, so the forward pass overflowed; try float32"
 
 # %% ../../nbs/lib/model/engine.ipynb #037f59e1
+# (ids_bt, cache) -> (b, v): the scores of what comes after the last token of each text
+_ReadFunction = Callable[[torch.Tensor, AttentionContext], torch.Tensor]
+
+
 class DecodeEngine:
     """Requests are added, get one more token of each text a step, and go when they are done.
 
@@ -169,8 +167,7 @@ class DecodeEngine:
         small = is_small_model(model)
         self.one_thread = OneThread() if small else nullcontext()
         self.device = model.tok.weight.device
-        # (ids_b1, cache) -> (b, v) logits
-        self.read_one: Callable[[torch.Tensor, AttentionContext], torch.Tensor] = self._read
+        self.read_one: _ReadFunction = self._read  # reads one token of each text
         if small and has_plain_layers(model):
             self.read_one = lean_step(model)
         # NOTE: FSDP writes into tensors of its own, which inference mode forbids
@@ -195,7 +192,7 @@ class DecodeEngine:
             )
         running = RunningRequest(plain_request(request, self.model.cfg), self.model)
         with self.no_grad_context():
-            self._prefill(running)
+            self._read_unread(running, self._read)
         self.requests.append(running)
         return running
 
@@ -209,51 +206,38 @@ class DecodeEngine:
     def step(self) -> list[tuple[RunningRequest, list[GeneratedToken | None]]]:
         "Write one more token of every text and return them, None for a text that has ended"
         with self.no_grad_context():
-            unread = self._slide_full_windows()
+            # 1) read the newest token of each text; the prompts of a new request are read already
+            begun = [running for running in self.requests if running.steps > 0]
+            full = [running for running in begun if running.is_full]
+            for running in full:
+                running.slide()
+                self._read_unread(running, self._read)
             with self.one_thread:
-                self._read_newest(unread)
+                self._read_newest([running for running in begun if running not in full])
+                # 2) draw what comes next
                 written = [(running, running.draw()) for running in self.requests]
+        # 3) let go of what is done
         self.requests = [running for running in self.requests if not all(running.done)]
         return written
 
-    def _slide_full_windows(self) -> list[RunningRequest]:
-        """Read full windows again without their oldest tokens; returns the other requests, whose
-        newest token is not read yet"""
-        unread = []
-        for running in self.requests:
-            if running.steps == 0:
-                continue  # its prompts were read when it was added
-            if running.cache.length < running.cache.size:
-                unread.append(running)
-            else:
-                running.slide()
-                self._prefill(running)
-        return unread
-
-    def _read_newest(self, unread: list[RunningRequest]) -> None:
+    def _read_newest(self, requests: list[RunningRequest]) -> None:
         "Read the token that each text was given last: one request after the other, or together"
         if self.batch_sizes == [1]:
-            for running in unread:
-                self._decode(running)
+            for running in requests:
+                self._read_unread(running, self.read_one)
             return
         largest = self.batch_sizes[-1]
-        for start in range(0, len(unread), largest):
-            self._decode_together(unread[start : start + largest])
+        for start in range(0, len(requests), largest):
+            self._read_together(requests[start : start + largest])
 
-    def _prefill(self, running: RunningRequest) -> None:
-        "Read all that a model sees of the texts of a request, at once"
+    def _read_unread(self, running: RunningRequest, read: _ReadFunction) -> None:
+        "Read what a request has not read yet: its prompts, a window that slid, or one token a text"
         t = running.unread_bt.size(1)
         running.cache.open(t)
-        running.set_logits(self._read(running.unread_bt, running.cache))
+        running.logits_bv = read(running.unread_bt, running.cache)
         running.cache.advance(t)
 
-    def _decode(self, running: RunningRequest) -> None:
-        "Read the newest token of the texts of a request"
-        running.cache.open(1)
-        running.set_logits(self.read_one(running.unread_bt, running.cache))
-        running.cache.advance(1)
-
-    def _decode_together(self, requests: Sequence[RunningRequest]) -> None:
+    def _read_together(self, requests: Sequence[RunningRequest]) -> None:
         "Read the newest token of several texts, in a batch filled up to a size that agrees"
         size = next(size for size in self.batch_sizes if size >= len(requests))
         spare = size - len(requests)
@@ -266,7 +250,7 @@ class DecodeEngine:
         self.padding_cache.reset()  # it is full after one token
         rows = logits_bv[: len(requests)].split(1)  # without those that only fill the batch up
         for running, logits_1v in zip(requests, rows, strict=True):
-            running.set_logits(logits_1v)
+            running.logits_bv = logits_1v
 
     def _read(self, ids_bt: torch.Tensor, cache: AttentionContext) -> torch.Tensor:  # (b, v)
         "Read tokens with the model itself, and score only what comes after the last one"
