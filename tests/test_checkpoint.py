@@ -1053,7 +1053,7 @@ def test_a_file_that_cannot_be_read_is_one_line_and_no_damage(tmp_path, monkeypa
     save(tmp_path, 2)
     read = ckpt.file_sha256
     monkeypatch.setattr(ckpt, "file_sha256", fails)
-    monkeypatch.setattr(ckpt, "_CHECKSUMS", ckpt._ChecksumCache())
+    monkeypatch.setattr(ckpt, "_CHECKSUMS", {})
     refuses(f"{MODEL} cannot be read: .*{error.strerror}", load_checkpoint, tmp_path)
     assert load_checkpoint(tmp_path, step=1).step == 1
 
