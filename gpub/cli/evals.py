@@ -159,7 +159,7 @@ def eval_command(**options: object):
     if asked.names and importlib.util.find_spec("lm_eval") is None:
         raise GpubError("evaluation needs lm-eval and transformers: pip install 'gpub[eval]'")
     from gpub.evals.compare import compare_results, report
-    from gpub.evals.evaluate import sample_checkpoints
+    from gpub.evals.samples import sample_checkpoints
 
     results = _results(asked) if asked.names else []
     if asked.compare and results:

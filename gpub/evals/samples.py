@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['distinct_share', 'repeated_share', 'chanted', 'label_text', 'pinned_prompts', 'legible', 'side_by_side',
-           'judge_sample', 'sample_page', 'sample_text', 'token_nats', 'token_diff', 'heat_page']
+           'judge_sample', 'sample_page', 'sample_text', 'sample_checkpoints', 'words_known', 'token_nats',
+           'token_diff', 'heat_page']
 
 # %% ../../nbs/lib/evals/samples.ipynb #eef9470c
 from collections import Counter
@@ -17,12 +18,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..core import GpubError, read_json, write_atomic
+from ..core import GpubError, read_config, read_json, write_atomic
 from ..data.char import CharTokenizer
 from ..data.tokenizer import Tokenizer
+from .training_text import corpus_of, training_texts
 from ..files import shipped
 from ..model.generate import generate_texts
 from ..prep.scan import scan_texts
+from ..record.checkpoint_folder import kept_steps
 from ..record.run import load_run
 from ..report.results import known_share, words_of
 from ..table import Table
@@ -209,6 +212,33 @@ def sample_text(
         else f"no word is chanted in {len(rows)} texts"
     )
     return "\n".join([*out, "", alarm])
+
+# %% ../../nbs/lib/evals/samples.ipynb #5f66d8ae
+def sample_checkpoints(
+    runs: Sequence[Path | str],  # run folders
+    device: str = "auto",  # where they are sampled
+    n: int = 60,  # tokens for each prompt
+) -> str:
+    """Continue the pinned prompts with every kept checkpoint of some runs; raises `GpubError` where
+    none is kept"""
+    kept = [(run, step) for run in runs for step in kept_steps(run)]
+    if not kept:
+        raise GpubError(f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from")
+    known = set()
+    for run in runs:
+        corpus = corpus_of(read_config(run))
+        if corpus:
+            known |= words_known(training_texts(corpus))
+    prompts = dict(pinned_prompts())
+    samples = side_by_side(
+        kept, list(prompts), n, known=known, device=device, temperature=0.7, top_p=0.9
+    )
+    return sample_text(samples, prompts)
+
+
+def words_known(texts: Sequence[str]) -> set[str]:
+    "Return the words that occur in texts"
+    return {word for text in texts for word in words_of(text)}
 
 # %% ../../nbs/lib/evals/samples.ipynb #4579c879
 @torch.no_grad()
