@@ -144,7 +144,7 @@ def test_targets_that_are_not_shifted(monkeypatch):
 
 def test_special_tokens_are_seen():
     s = PreflightRun("shakespeare", settings=SMALL, device="cpu", log=lambda line: None)
-    text = s.run.inputs.corpus.tok
+    text = s.run.corpus.tok
     # the newline plays the end of a document
     tok = SimpleNamespace(
         specials={"<|end|>": 0},

@@ -159,7 +159,7 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
     def fed(self):
         objective = real(self)
         assert self.prefetcher is None  # a CPU has nobody to read meanwhile
-        self.prefetcher = Prefetcher(self.inputs.rows.read, self.device)
+        self.prefetcher = Prefetcher(self.rows.read, self.device)
         began.append(self.prefetcher)
         return objective
 
@@ -225,14 +225,14 @@ def test_a_changed_context_neither_skips_nor_repeats(tmp_path):
     ids = np.arange(40 * size + 1, dtype=np.int64)
     options = RunOptions("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40))
     run = Trainer(options).prepare()
-    run.inputs.rows.by_length = {
+    run.rows.by_length = {
         c: Batches(ids, context_length=c, batch=size // c, seed=3) for c in (16, length)
     }
     seen = read_of(run, (16, length), 20 * size)
     assert (seen[: len(ids)] <= 1).all() and seen.sum() == 20 * size
     # as it was, rows of a step of each length's own order: some twice
     mixed = np.concatenate(
-        [run.inputs.rows.by_length[c][s].ids.flatten() for s, c in enumerate((16, 32) * 10)]
+        [run.rows.by_length[c][s].ids.flatten() for s, c in enumerate((16, 32) * 10)]
     )
     assert np.bincount(mixed).max() > 1
 
@@ -258,7 +258,7 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
 def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
     run = Trainer(RunOptions("shakespeare", tmp_path / "run", two_sources, settings)).prepare()
-    assert run.inputs.rows.by_length[32].mixture.shares == [0.5, 0.5]
+    assert run.rows.by_length[32].mixture.shares == [0.5, 0.5]
     assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
     with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
         Trainer(

@@ -124,7 +124,7 @@ class PreflightRun:
     ) -> Batch:
         "Draw a small step of the run's own data"
         context_length = min(context_length, self.cfg.context_length)
-        batches = self.run.inputs.corpus.train(
+        batches = self.run.corpus.train(
             context_length=context_length,
             batch=max(least, self.tokens // context_length),
             seed=self.train.seed,
@@ -268,7 +268,7 @@ def check_data(
             f"ids up to {top:,}, the vocabulary has {s.cfg.vocab_size:,}",
             "prepare the text with the tokenizer of this model",
         )
-    tok = s.run.inputs.corpus.tok
+    tok = s.run.corpus.tok
     special = torch.isin(x, torch.tensor([*tok.specials.values()], dtype=x.dtype))
     held = special.any(1)
     first = special.int().argmax(1).tolist()
@@ -384,7 +384,7 @@ def _last_line(text: str) -> str:
 
 def _small_run(s: PreflightRun, text: Path, steps: int) -> dict:
     "Arguments of a `Trainer` that is over in a moment, on a piece of the validation text"
-    piece = s.run.inputs.corpus.tok.decode(s.run.inputs.corpus.val[:4000]) + " ab"
+    piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + " ab"
     text.write_text(piece * (4000 // len(piece) + 1), encoding="utf-8")
     shape = {
         k: getattr(small_proxy(s.cfg), k)
@@ -656,7 +656,7 @@ def preflight(
         f"{s.cfg.n_layers} x {s.cfg.d_model}, context {s.cfg.context_length}, "
         f"{parameter_anatomy(s.cfg).params:,} parameters"
     )
-    log(f"{preset}: {size} on {s.device}; {s.run.inputs.corpus.note}")
+    log(f"{preset}: {size} on {s.device}; {s.run.corpus.note}")
     log(decay)
     away = {REHEARSAL: check_rehearsal} if gpu and find_gpu(gpu).name != "cpu" else {}
     checks = []

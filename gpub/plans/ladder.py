@@ -147,9 +147,9 @@ def train_rung(
             milestone_steps={steps},  # a ladder needs no samples on the way
         )
     ).prepare()
-    if run.inputs.corpus.tokens < tokens:
+    if run.corpus.tokens < tokens:
         raise GpubError(
-            f"{data} has {run.inputs.corpus.tokens:,} tokens and {tokens:,} are asked for: "
+            f"{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: "
             "a law of data needs fresh data, make more"
         )
     run.go()
