@@ -59,6 +59,8 @@ def sample_answers(
     seed: int = 0,  # the same seed, questions and weights give the same answers
     sampling: SamplingConfig = SamplingConfig(),  # how a token is chosen
     tool: Tool | None = None,  # that answers the model while it writes
+    # answers that other processes draw before these with the same seed: each has its own dice
+    others_before: int = 0,
 ) -> list[np.ndarray]:  # ids of the answers; one that did not end has `longest` tokens
     "Draw an answer to each question; raises `GpubError` for questions that leave no room"
     size = max(len(ids) for ids in prompts)
@@ -68,7 +70,7 @@ def sample_answers(
             f"{model.cfg.context_length}: ask shorter, or answer with at most "
             f"{max(0, model.cfg.context_length - size)}"
         )
-    first_seed = int(np.random.default_rng(seed).integers(1 << 62))
+    first_seed = int(np.random.default_rng(seed).integers(1 << 62)) + others_before
     texts = generate_batch(
         model, prompts, replace(sampling, n=longest, seed=first_seed), [end], tool
     )
