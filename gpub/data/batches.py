@@ -61,21 +61,13 @@ class WindowSource:
     ids: HostIds | DeviceIds
     order: WindowOrder
 
-    def starts(
-        self,
-        first: int,  # window, counted in the order
-        stop: int,  # one past the last
-    ) -> np.ndarray:  # int64
-        "Look up where windows begin in the source"
-        return self.order.cached_starts(first, stop)
-
     def read(
         self,
         first: int,  # window, counted in the order
         stop: int,  # one past the last
     ) -> torch.Tensor:  # int64 (stop - first, context_length + 1)
         "Gather windows"
-        return self.ids.gather(self.starts(first, stop))
+        return self.ids.gather(self.order.cached_starts(first, stop))
 
 
 class Batches:
@@ -121,6 +113,86 @@ class Batches:
             self.sources.append(WindowSource(source_ids, order))
         self.mixture = Mixture(weights, list(arrays_of))
         self._arrays_of = arrays_of
+
+    def __getitem__(
+        self,
+        step: int,  # from 0, as far as you like
+    ) -> Batch:  # (batch / world_size, context_length)
+        "Read this rank's rows of a step"
+        step = operator.index(step)  # no slice: the order has no end
+        if step < 0:
+            raise IndexError(f"steps count from 0, not {step}")
+        tokens = self.plan.batch * self.plan.context_length
+        return self.read(step * tokens, tokens)
+
+    def read(
+        self,
+        cursor: int,  # tokens that all ranks have read so far
+        tokens: int,  # to read now, of all ranks together
+        context_length: int | None = None,  # of the rows: a part of a window; default: all of it
+    ) -> Batch:  # this rank's rows
+        """Read the rows at a position in the order, whatever was read before; raises `GpubError`
+        for tokens that are no whole windows"""
+        window_length = self.plan.context_length
+        row_length = context_length or window_length
+        if window_length % row_length:
+            raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
+        parts = []
+        for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
+            parts.append(source.read(first, stop))
+        windows = torch.cat(parts) if len(parts) > 1 else parts[0]
+        if row_length < window_length:
+            # (windows, window_length + 1) -> (rows, row_length + 1): each row overlaps the next by
+            # one id, its last target. All lengths read the same order, so a run whose rows grow
+            # sees each token once
+            windows = windows.unfold(1, row_length + 1, row_length).flatten(0, 1)
+        return Batch.from_windows(windows)
+
+    def _window_ranges(self, cursor: int, tokens: int) -> list[tuple[int, int]]:
+        "Compute the first window of this rank and one past its last, for each source"
+        window = self.plan.context_length
+        world_size = self.plan.world_size
+        if cursor < 0 or cursor % window or tokens % (window * world_size):
+            raise GpubError(
+                f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window} for "
+                f"{world_size} processes"
+            )
+        # the ranks' windows follow each other: together they are the rows of a single process
+        count = tokens // window // world_size
+        first = cursor // window + self.plan.rank * count
+        begins = self.mixture.windows_per_source(first)
+        ends = self.mixture.windows_per_source(first + count)
+        return list(zip(begins, ends))
+
+    def trace_rows(
+        self,
+        cursor: int,  # tokens that all ranks have read so far
+        tokens: int,  # to read now, of all ranks together
+    ) -> list[RowOrigin]:  # one for each window that `read` reads there
+        "Return where the windows of this rank's rows lie; for shards also in which documents"
+        origins = []
+        for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
+            name = source.order.name
+            starts = source.order.cached_starts(first, stop).tolist()
+            for window, start in enumerate(starts, first):
+                origin = RowOrigin(
+                    sources=(name,),
+                    epoch=source.order.epoch(window),
+                    start=start,
+                    stop=start + self.plan.context_length + 1,
+                )
+                if self.shard_map is not None:
+                    origin = self.shard_map.locate(name, origin)
+                origins.append(origin)
+        return origins
+
+    def epoch(
+        self,
+        cursor: int,  # tokens that all ranks have read so far
+    ) -> int:
+        "Count the finished epochs, of the source that is furthest"
+        counts = self.mixture.windows_per_source(cursor // self.plan.context_length)
+        return max(source.order.epoch(count) for source, count in zip(self.sources, counts))
 
     @classmethod
     def from_shards(
@@ -181,85 +253,6 @@ class Batches:
                     digest.update(array.dtype.str.encode())
                 digests += digest.digest()
         return hashlib.sha256(digests).hexdigest()[:16]
-
-    def __getitem__(
-        self,
-        step: int,  # from 0, as far as you like
-    ) -> Batch:  # (batch / world_size, context_length)
-        "Read this rank's rows of a step"
-        step = operator.index(step)  # no slice: the order has no end
-        if step < 0:
-            raise IndexError(f"steps count from 0, not {step}")
-        tokens = self.plan.batch * self.plan.context_length
-        return self.read(step * tokens, tokens)
-
-    def read(
-        self,
-        cursor: int,  # tokens that all ranks have read so far
-        tokens: int,  # to read now, of all ranks together
-        context_length: int | None = None,  # of the rows: a part of a window; default: all of it
-    ) -> Batch:  # this rank's rows
-        """Read the rows at a position in the order, whatever was read before; raises `GpubError`
-        for tokens that are no whole windows"""
-        window_length = self.plan.context_length
-        row_length = context_length or window_length
-        if window_length % row_length:
-            raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
-        parts = []
-        for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
-            parts.append(source.read(first, stop))
-        windows = torch.cat(parts) if len(parts) > 1 else parts[0]
-        if row_length < window_length:
-            # (windows, window_length + 1) -> (rows, row_length + 1): each row overlaps the next by
-            # one id, its last target. All lengths read the same order, so a run whose rows grow
-            # sees each token once
-            windows = windows.unfold(1, row_length + 1, row_length).flatten(0, 1)
-        return Batch.from_windows(windows)
-
-    def trace_rows(
-        self,
-        cursor: int,  # tokens that all ranks have read so far
-        tokens: int,  # to read now, of all ranks together
-    ) -> list[RowOrigin]:  # one for each window that `read` reads there
-        "Return where the windows of this rank's rows lie; for shards also in which documents"
-        origins = []
-        for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
-            name = source.order.name
-            for window, start in enumerate(source.starts(first, stop).tolist(), first):
-                origin = RowOrigin(
-                    sources=(name,),
-                    epoch=source.order.epoch(window),
-                    start=start,
-                    stop=start + self.plan.context_length + 1,
-                )
-                if self.shard_map is not None:
-                    origin = self.shard_map.locate(name, origin)
-                origins.append(origin)
-        return origins
-
-    def epoch(
-        self,
-        cursor: int,  # tokens that all ranks have read so far
-    ) -> int:
-        "Count the finished epochs, of the source that is furthest"
-        counts = self.mixture.windows_per_source(cursor // self.plan.context_length)
-        return max(source.order.epoch(count) for source, count in zip(self.sources, counts))
-
-    def _window_ranges(self, cursor: int, tokens: int) -> list[tuple[int, int]]:
-        "Compute the first window of this rank and one past its last, for each source"
-        window = self.plan.context_length
-        world_size = self.plan.world_size
-        if cursor < 0 or cursor % window or tokens % (window * world_size):
-            raise GpubError(
-                f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window} for "
-                f"{world_size} processes"
-            )
-        # the ranks' windows follow each other: together they are the rows of a single process
-        count = tokens // window // world_size
-        first = cursor // window + self.plan.rank * count
-        begins = self.mixture.windows_per_source(first)
-        ends = self.mixture.windows_per_source(first + count)
-        return list(zip(begins, ends))
 
 
 def _arrays_by_source(

@@ -360,8 +360,10 @@ class Llama(Decoder):
         targets_bt: torch.Tensor,  # the ids one position later
         context: AttentionContext | None = None,  # such as `PackedAttention`
     ) -> torch.Tensor:  # nats per token, the mean over the batch
-        """Measure how surprised the model is by what came next; in training with experts the
-        gradient is also that of their imbalance"""
+        """Compute the cross-entropy of what came next; with experts the gradient of training is
+        also that of their imbalance"""
+        # NOTE: pretraining alone, deliberately. Rows of tuning are filled up with padding, which
+        # would count as tokens
         loss = super().loss(ids_bt, targets_bt, context)
         imbalance = take_imbalance(self) if self.cfg.n_experts else None
         if imbalance is None:
