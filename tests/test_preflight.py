@@ -150,7 +150,7 @@ def test_special_tokens_are_seen():
         specials={"<|end|>": 0},
         decode=lambda ids: "".join("<|end|>" if i == 0 else text.decode([i]) for i in ids),
     )
-    other = SimpleNamespace(inputs=SimpleNamespace(corpus=SimpleNamespace(tok=tok)))
+    other = SimpleNamespace(corpus=SimpleNamespace(tok=tok))
     asked = SimpleNamespace(rows=s.rows, cfg=s.cfg, run=other)
     c = run_check("three rows of data", pf.check_data, asked)
     shown = c.finding.splitlines()[1:]
