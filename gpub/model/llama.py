@@ -19,14 +19,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..core import Config, Count, GpubError, Positive
-from gpub.model.gpt import (
-    AttentionContext,
-    AttentionFunction,
-    Block,
-    Decoder,
-    LayerContext,
-    causal_mask,
-)
+from .gpt import AttentionContext, AttentionFunction, Block, Decoder, LayerContext
+from .gpt import causal_mask
 from .experts import Experts, take_imbalance
 from .rope_scaling import RopeScaling, scale_speeds
 from .llama_parts import SwiGLU, apply_rope

@@ -26,17 +26,8 @@ from torch import Tensor, nn
 from ..core import GpubError, first_line
 from ..files import file_sha256
 from .checkpoint_draft import CheckpointDraft, untie
-from gpub.record.checkpoint_folder import (
-    MODEL,
-    OPTIMIZER,
-    CheckpointRecord,
-    Damaged,
-    FileEntry,
-    checkpoints,
-    kept_steps,
-    read_record,
-    step_of,
-)
+from .checkpoint_folder import MODEL, OPTIMIZER, CheckpointRecord, Damaged, FileEntry
+from .checkpoint_folder import checkpoints, kept_steps, read_record, step_of
 from .folder import first_changed_row
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #f9e43431

@@ -29,13 +29,8 @@ from .config import TrainConfig
 from .kernels import pick_attention
 from .loop import LoopSettings, Objective, TrainStep, context_length_at, train
 from .memory import MicroBatcher
-from gpub.train.optim import (
-    make_optimizers,
-    muon_format,
-    optimizer_state,
-    own_parameters,
-    restore_optimizers,
-)
+from .optim import make_optimizers, muon_format, optimizer_state, own_parameters
+from .optim import restore_optimizers
 from .parallel import World, fill_slices, is_sliced, shard, share_gradients
 
 # %% ../../nbs/lib/train/learner.ipynb #68c21c90

@@ -26,15 +26,8 @@ from ..core import GpubError
 from ..data.batch import Batch
 from ..model.attention import attention_kernels
 from .config import TrainConfig
-from gpub.train.memory import (
-    IGNORED,
-    Loss,
-    MicroBatcher,
-    TokenBatch,
-    count_targets,
-    next_token_loss,
-    out_of_memory,
-)
+from .memory import IGNORED, Loss, MicroBatcher, TokenBatch, count_targets
+from .memory import next_token_loss, out_of_memory
 from .optim import make_optimizers, muon_format, own_parameters
 from .parallel import World, local_gradients, to_full_tensor
 from .schedule import lr_factor

@@ -29,13 +29,8 @@ from ..record.run import Run
 from .decay import decay_integral
 from .initial import InitialWeights, find_initial, whole_batches
 from .config import TrainConfig
-from gpub.train.journal import (
-    draw_text,
-    evaluate_together,
-    last_whole_row,
-    write_bill,
-    write_run_page,
-)
+from .journal import draw_text, evaluate_together, last_whole_row, write_bill
+from .journal import write_run_page
 from .kernels import choose_precision
 from .learner import Learner, Placement
 from .loop import NextToken, Objective, context_length_at, depth_at

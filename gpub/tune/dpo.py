@@ -26,12 +26,7 @@ from ..train.memory import Loss
 from ..train.parallel import World
 from .losses import ipo_loss
 from .preferences import dpo_loss
-from gpub.tune.rollouts import (
-    answer_logprobs,
-    as_chats,
-    one_per_row,
-    sample_answers,
-)
+from .rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
 
 # %% ../../nbs/lib/tune/dpo.ipynb #53ddca20
 @dataclass(frozen=True)

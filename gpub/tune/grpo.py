@@ -26,18 +26,8 @@ from ..model.sampling import SamplingConfig
 from ..model.gpt import Decoder
 from ..train.memory import Loss
 from ..train.parallel import World
-from gpub.tune.losses import (
-    group_advantages,
-    kl_penalized_rewards,
-    policy_gradient_loss,
-)
-from gpub.tune.rollouts import (
-    answer_logprobs,
-    as_chats,
-    eval_mode,
-    one_per_row,
-    sample_answers,
-)
+from .losses import group_advantages, kl_penalized_rewards, policy_gradient_loss
+from .rollouts import answer_logprobs, as_chats, eval_mode, one_per_row, sample_answers
 from ..data.batch import IGNORED
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
