@@ -243,3 +243,27 @@ def test_a_name_on_the_hub(tmp_path):
         assert done.returncode == code and says in done.stdout + done.stderr
     config = json.loads((tmp_path / "me/tiny/config.json").read_text())
     assert config["imported"] == "me/tiny" and config["unit"] == "nats/token"
+
+
+def test_a_name_on_the_hub_without_an_import(tmp_path):
+    "OWNER/NAME writes, is served and is taught at once; a name in runs/ is never asked for there"
+    commit = "0" * 40
+    place = tmp_path / "cache/models--me--tiny"
+    make_folder(CASES["SmolLM2"], place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    (place / "refs/main").write_text(commit)
+    env = os.environ | dict(HF_HUB_CACHE=str(tmp_path / "cache"), HF_HUB_OFFLINE="1")
+
+    def typed(*words):
+        done = forked.run(
+            ["-m", "gpub", *words], capture_output=True, text=True, env=env, cwd=tmp_path
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, said, told = typed("sample", "me/tiny", "--prompt", "To be", "--tokens", "3")
+    assert code == 0 and said.startswith("To be") and "taken from the Hugging Face Hub" in told
+    code, said, told = typed("sft", "me/tiny", "--data", "sums:40", "--steps", "1")
+    assert code == 0 and (tmp_path / "runs/tiny-sft/bill.json").is_file(), told
+    code, _, told = typed("sample", "runs/none", "--tokens", "3")
+    assert code == 1 and "Hub" not in told and "is not a run folder" in told
+    assert not (tmp_path / "me").exists()

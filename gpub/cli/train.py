@@ -226,7 +226,7 @@ def sample_command(
 ):
     """Let the model in RUN go on with a text as you watch.
 
-    RUN is a run folder or a Hugging Face folder."""
+    RUN is a run folder, a Hugging Face folder, or OWNER/NAME of a model on the Hub."""
     from gpub.share.hub import open_run
 
     sampling = dict(top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty, stop=stop)

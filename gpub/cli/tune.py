@@ -73,7 +73,8 @@ def _options(
 ):
     "What was typed"
     known = {name: value for name, value in others.items() if value not in (None, "")}
-    place = out or f"{run.rstrip('/')}-{method}"
+    begins = run if Path(run).is_dir() else Path("runs", Path(run).name)  # OWNER/NAME on the Hub
+    place = out or f"{str(begins).rstrip('/')}-{method}"
     chosen = parse_settings(settings)
     known |= dict(command=this_command(), begun=command_began())
     return dict(run=run, out=place, settings=chosen, log=click.echo, **known)
@@ -348,11 +349,11 @@ def _lines() -> Iterator[str]:
 def chat_command(run: str, system: str, step: int | None, device: str, **how: object):
     """Talk with RUN, which learned to answer.
 
-    RUN is a run of gpub sft, dpo or grpo, or its export to Hugging Face. A line is a question;
-    /reset forgets what was said, /quit ends, /help says so, Ctrl-C cuts an answer short. A run that
-    learned to add is asked 12 + 34 as people write it; of one that thinks or calls the calculator,
-    thoughts and calls are dim. Reads a pipe as well: one answer for each
-    line, sent as it stands. For programs: gpub serve."""
+    RUN is a run of gpub sft, dpo or grpo, a Hugging Face folder of a model that chats, or
+    OWNER/NAME on the Hub. A line is a question; /reset forgets what was said, /quit ends, /help
+    says so, Ctrl-C cuts an answer short. A run that learned to add is asked 12 + 34 as people write
+    it; of one that thinks or calls the calculator, thoughts and calls are dim. Reads a pipe as
+    well: one answer for each line, sent as it stands. For programs: gpub serve."""
     from gpub.chat.sums import sums_notice
     from gpub.chat.talk import Talk, TalkConfig
     from gpub.tune.start import open_talker

@@ -129,9 +129,12 @@ def model_identity(
     "Find the checkpoint that results will belong to"
     path = Path(run, "config.json")
     if not path.is_file():
-        raise GpubError(f"{run} is not a run folder: it has no config.json")
+        raise GpubError(
+            f"{run} is not a run folder: it has no config.json; gpub import {run} NEW makes one of "
+            "a model of Hugging Face, then gpub eval NEW"
+        )
+    run_id = read_config(run, "model").get("run_id")  # a folder of Hugging Face is refused here
     checkpoint = Run(run, step, log=log).weights()
-    run_id = read_config(run, "model").get("run_id")
     return ModelIdentity(run_id, checkpoint.step, checkpoint.weights_checksum())
 
 

@@ -4,17 +4,19 @@
 
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'WeightDtype', 'write_weights', 'read_weights', 'export_model', 'same_vocab',
-           'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun', 'open_run', 'CardFacts',
-           'model_card', 'export_run', 'push']
+           'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun', 'model_folder', 'open_run',
+           'CardFacts', 'model_card', 'export_run', 'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -427,14 +429,21 @@ class ImportedRun(Run):
         self,
         folder: Path,  # of Hugging Face
         device: str = "auto",  # where the model goes
+        source: Path | str | None = None,  # as it was asked for; default: the folder
     ):
         super().__init__(folder, 0, device)
+        self.source = source or folder
         model, tok = import_folder(folder)
         if tok is None:
             raise GpubError(_no_tokenizer(folder))
-        self._config = _imported_config(folder, folder, model, tok)
+        self._config = _imported_config(folder, self.source, model, tok)
         self._tokenizer = tok
         self._model = model.to(pick_device(device))
+
+    @property
+    def name(self) -> str:
+        "What it was asked for by"
+        return Path(self.source).resolve().name
 
     @property
     def config(self) -> dict:
@@ -446,20 +455,31 @@ class ImportedRun(Run):
         return folder_weights(self.path)
 
 
+def model_folder(
+    where: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
+) -> Path:
+    """Find where a model lies that is only read, as `find_folder` does; a name in runs/, or in any
+    folder that is here, is a run's and not asked for on the Hub"""
+    parent = Path(where).parent
+    if parent.is_dir() or parent == Path("runs"):
+        return Path(where)
+    return find_folder(where, partial(print, file=sys.stderr))
+
+
 def open_run(
-    where: Path | str,  # a run folder, or a Hugging Face folder
+    where: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     step: int | None = None,  # which checkpoint of a run; default: the newest
     device: str = "auto",  # where the model goes
 ) -> Run:
-    "Open a model in either kind of folder, ready to use; raises `GpubError` for one without"
-    folder = Path(where)
+    "Open a model of either kind, ready to use; raises `GpubError` for a folder without"
+    folder = model_folder(where)
     if not (folder / "config.json").is_file() or (folder / "checkpoints").is_dir():
         return load(folder, step, device)
     if "model_type" not in read_json(folder / "config.json"):  # a run without a checkpoint
         return load(folder, step, device)
     if step is not None:
         raise GpubError(f"{where} is a Hugging Face folder and has no steps: leave --step out")
-    return ImportedRun(folder, device)
+    return ImportedRun(folder, device, where)
 
 
 def _with_context(model: Decoder, context_length: int) -> Decoder:

@@ -94,7 +94,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def open_start(
-    where: Path | str,  # a run folder, or a Hugging Face folder
+    where: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     step: int | None = None,  # which checkpoint; default: the newest
     device: str = "auto",  # where the model goes
 ) -> TuneStart:
@@ -102,6 +102,10 @@ def open_start(
     use_threads()
     where = Path(where)
     config = {}
+    if not _is_run(where):
+        from gpub.share import hub  # a leaf: a run of our own does without
+
+        where = hub.model_folder(where)
     if not where.is_dir():
         raise GpubError(f"{where} is no folder: give a run, or a model of Hugging Face")
     if _is_run(where):
@@ -111,9 +115,7 @@ def open_start(
         config = opened.config
         facts = dict(step=opened.step, weights=opened.weights_checksum())
     else:
-        from gpub.share.hub import import_folder  # a leaf: a run of our own does without
-
-        model, tok = import_folder(where)
+        model, tok = hub.import_folder(where)
         if tok is None:
             raise GpubError(f"{where} has no tokenizer that gpub reads: a chat needs one")
         facts = dict(step=0, weights=folder_weights(where))
