@@ -16,6 +16,7 @@ from gpub.data.char import CharTokenizer
 from gpub.data.plays import plays
 from gpub.model.architectures import SHAPES, architecture_of
 from gpub.model.gpt import GPT, GPTConfig
+from gpub.model.llama import Llama, LlamaConfig
 from gpub.model.probes import sample_ids
 from gpub.record.checkpoint import save_checkpoint
 from gpub.share.demo import quantise, rounded, write_page
@@ -28,7 +29,7 @@ TOY = GPTConfig(vocab_size=TOK.vocab_size, context_length=32, d_model=36, n_laye
 def make_run(folder, cfg=TOY, tok=TOK, seed=0):
     "A run folder whose model is far from symmetric, as training would leave it"
     torch.manual_seed(seed)
-    model = GPT(cfg).eval()
+    model = (Llama if isinstance(cfg, LlamaConfig) else GPT)(cfg).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.12)
@@ -45,6 +46,17 @@ def make_run(folder, cfg=TOY, tok=TOK, seed=0):
     (folder / "config.json").write_text(json.dumps(config))
     save_checkpoint(folder, 7, model.state_dict(), {}, dict(val_loss=2.5))
     return model
+
+
+SHARED = LlamaConfig(  # two heads share their keys and values
+    vocab_size=TOK.vocab_size,
+    context_length=32,
+    d_model=48,
+    n_layers=2,
+    n_heads=4,
+    n_kv_heads=2,
+    d_ff=64,
+)
 
 
 def link(page, **settings):
@@ -70,13 +82,14 @@ def text_of(browser, page, **settings):
     "cfg",
     (
         TOY,
+        SHARED,
         pytest.param(replace(TOY, tied=False, bias=False), marks=pytest.mark.full),
         pytest.param(
             replace(TOY, context_length=128, d_model=128, n_heads=4, n_layers=2),
             marks=pytest.mark.full,
         ),
     ),
-    ids=("odd", "untied", "wide"),
+    ids=("odd", "llama", "untied", "wide"),
 )
 def test_greedy_text_equals_torch(browser, tmp_path, cfg):
     """64 characters, through two windows of the small ones, chosen from the very weights the page
@@ -126,6 +139,95 @@ def test_chances_and_attention_equal_torch(browser, tmp_path):
         ).abs().max() < 1e-5
     top = want[-2].max()
     assert browser.run('$("list").querySelector("b").textContent') == f"{100 * top:.1f}%"
+
+
+def halves(model, ids):
+    "What a GPT or a Llama would say after its embeddings and each half of each block"
+    streams = []
+    hooks = [
+        model.blocks[0].norm1.register_forward_pre_hook(lambda m, a: streams.append(a[0])),
+        *(
+            b.norm2.register_forward_pre_hook(lambda m, a: streams.append(a[0]))
+            for b in model.blocks
+        ),
+        *(b.register_forward_hook(lambda m, a, out: streams.append(out)) for b in model.blocks),
+    ]
+    model(ids)
+    for hook in hooks:
+        hook.remove()
+    head = model.tok.weight if model.cfg.tied else model.head.weight
+    return [(model.norm(x)[0] @ head.T).softmax(-1) for x in streams]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cfg", (TOY, SHARED), ids=("gpt", "llama"))
+def test_layer_by_layer_equals_torch(browser, tmp_path, cfg):
+    "At a position of the window: the guess after every part is that of torch's stream there"
+    model = rounded(make_run(tmp_path / "run", cfg))
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    text = text_of(browser, page, prompt=TEXT[:9], n=12, seed=3)
+    want = halves(model, torch.tensor(TOK.encode(text).astype("int64"))[None])
+    for position in (0, 7, 19):
+        got = browser.run(f"guessesInside({position}).map(([name, p]) => [...p])")
+        assert len(got) == len(want) == 1 + 2 * cfg.n_layers
+        for mine, theirs in zip(got, want):
+            assert (torch.tensor(mine) - theirs[position]).abs().max() < 1e-5
+    rows = browser.run('[...$("layers").rows].map(r => [...r.cells].map(c => c.textContent))')
+    assert [len(row) for row in rows] == [5] * len(want)
+    assert rows[-1][4] == f"{100 * want[-1][19, TOK.encode(text)[20]]:.1f}%"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cfg", (TOY, SHARED), ids=("gpt", "llama"))
+def test_a_head_is_switched_off(browser, tmp_path, cfg):
+    "The loss of the page without a head is that of a model whose output matrix has zeros there"
+    model = rounded(make_run(tmp_path / "run", cfg))
+    page = write_page(tmp_path / "run", tmp_path / "page.html")
+    text = text_of(browser, page, prompt=TEXT[:9], n=15, seed=3)
+    ids = torch.tensor(TOK.encode(text).astype("int64"))
+
+    def loss():
+        logits = model(ids[None, :-1])[0]
+        return torch.nn.functional.cross_entropy(logits, ids[1:]).item()
+
+    with_all = loss()
+    assert f"All heads are on: {with_all:.3f}" in browser.run('$("without").textContent')
+    browser.run('$("heads").querySelectorAll("button")[4].click()')  # layer 2 of 3 or 4 heads
+    layer, head = divmod(4, cfg.n_heads)
+    size = cfg.d_model // cfg.n_heads
+    model.blocks[layer].attn.proj.weight[:, head * size : (head + 1) * size] = 0
+    without = loss()
+    assert abs(without - with_all) > 1e-3
+    told = browser.run('$("without").textContent')
+    assert f"With all heads {with_all:.3f}" in told and f"; {without:.3f} without the one" in told
+    assert abs(browser.run("readAgain()") - without) < 1e-5
+    browser.run('$("each").click()')
+    browser.wait("!writing")
+    trials = browser.run('[...$("heads").querySelectorAll("small")].map(s => s.textContent)')
+    assert len(trials) == cfg.n_layers * cfg.n_heads
+    assert abs(float(trials[4].replace("−", "-")) - (without - with_all)) < 0.0011
+    assert browser.run("[...headsOff]") == [4]  # what was off is off again
+
+
+def test_a_slider_over_checkpoints(browser, tmp_path):
+    "Each place of the slider is the model of its step, with its loss; one checkpoint has no slider"
+    make_run(tmp_path / "run")
+    models = {}
+    for step in (9, 12, 20):  # with them step 7 is deleted: a run keeps a few
+        torch.manual_seed(step)
+        models[step] = GPT(TOY).eval()
+        save_checkpoint(tmp_path / "run", step, models[step].state_dict(), {}, dict(val_loss=2.0))
+    page = write_page(tmp_path / "run", tmp_path / "page.html", checkpoints=2)
+    text_of(browser, page, prompt=TEXT[:9], n=20, temperature=0)
+    assert browser.run("MODEL.states.map(s => s.step)") == [9, 20]
+    for place, step in enumerate((9, 20)):
+        browser.run(f'$("state").value = {place}; $("state").dispatchEvent(new Event("input")); ""')
+        browser.wait(f"!writing && $('state-now').textContent.startsWith('{step},')")
+        browser.wait("!writing")
+        want = sample_ids(rounded(models[step]), TOK.encode(TEXT[:9]), 20, temperature=0)
+        assert browser.run('$("out").textContent') == TOK.decode(want)
+    text_of(browser, write_page(tmp_path / "run", tmp_path / "one.html"), prompt=TEXT[:9], n=2)
+    assert browser.run('$("state-line").hidden')
 
 
 def test_settings_seeds_and_controls(browser, tmp_path):
@@ -268,7 +370,7 @@ def test_refusals(tmp_path):
     make_run(tmp_path / "bpe", replace(TOY, vocab_size=bpe.vocab_size), bpe)
     make_run(tmp_path / "llama")
     c = json.loads((tmp_path / "llama/config.json").read_text())
-    c["model"] |= dict(n_kv_heads=1, rope_base=1e4)
+    c["model"] |= dict(norm_after=True, rope_base=1e4)
     (tmp_path / "llama/config.json").write_text(json.dumps(c))
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
@@ -281,7 +383,7 @@ def test_refusals(tmp_path):
     (tmp_path / "odd/config.json").write_text(json.dumps(c | dict(prompt=3)))
     for args, kw, said in (
         ((tmp_path / "bpe", out), {}, "byte-pair tokenizer of 30"),
-        ((tmp_path / "llama", out), {}, "kv_heads, rope_base"),
+        ((tmp_path / "llama", out), {}, "norm_after"),
         ((tmp_path / "empty", out), {}, "not a run folder"),
         ((tmp_path / "none", out), {}, "not a run folder"),
         ((tmp_path / "hf", out), {}, "is a Hugging Face folder, not a run"),

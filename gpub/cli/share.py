@@ -109,14 +109,18 @@ def push_command(folder: str, repo: str, public: bool, dry_run: bool):
     help="Where the page is written.  [default: RUN/demo.html]",
 )
 @click.option("--step", type=int, help="Which checkpoint.  [default: the newest]")
-def demo_command(run: str, file: str | None, step: int | None):
+@number_option("--checkpoints", 1, "With a slider over so many of its checkpoints.")
+def demo_command(run: str, file: str | None, step: int | None, checkpoints: int):
     """Write a web page to play with RUN.
 
-    It is one file that needs nothing but a browser. RUN holds a small model of characters. Several
-    checkpoints side by side, in a notebook: gpub.share.demo.playground (extra: gpub[demo])."""
+    It is one file that needs nothing but a browser: the model writes, and shows its chances, where
+    it looks, what each layer adds and each head is worth. RUN holds a small model of characters.
+    Several checkpoints side by side, in a notebook: gpub.share.demo.playground (extra:
+    gpub[demo])."""
     from gpub.share.demo import write_page
 
-    click.echo(f"written to {write_page(run, file or Path(run, 'demo.html'), step)}")
+    page = write_page(run, file or Path(run, "demo.html"), step, checkpoints=checkpoints)
+    click.echo(f"written to {page}")
 
 
 @click.command("serve", cls=TorchCommand)
@@ -154,10 +158,10 @@ def demo_command(run: str, file: str | None, step: int | None):
 def serve_command(run: str, step: int | None, device: str, **how: object):
     """Answer programs over OpenAI's protocol with RUN.
 
-    Extra: gpub[serve]. RUN is a run folder or a Hugging Face folder; its name is the name of the
-    model. Addresses: /v1/completions, /v1/chat/completions (for runs of gpub sft, dpo or grpo),
-    /v1/models. Requests share a batch, and each gets the answer it would get alone. Ctrl-C ends
-    it."""
+    Extra: gpub[serve]. RUN is a run folder, a Hugging Face folder, or OWNER/NAME on the Hub; its
+    name is the name of the model. Addresses: /v1/completions, /v1/chat/completions (for runs of
+    gpub sft, dpo or grpo), /v1/models. Requests share a batch, and each gets the answer it would
+    get alone. Ctrl-C ends it."""
     from gpub.share.server import ServerConfig, open_served, serve_model
 
     cfg = ServerConfig(**how)

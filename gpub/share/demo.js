@@ -67,6 +67,7 @@ function draw() {
   drawRivals();
   describeAttention(looks, reader);
   drawMap(layer, head, reader);
+  drawLayers(reader);
 }
 
 // The colour's name and depth (0 to 1) behind a character of the text.
@@ -223,6 +224,7 @@ async function write() {
   const settings = JSON.stringify({ prompt, temperature, top_k, seed, n });
   history.replaceState(null, "", "#" + encodeURIComponent(settings)); // a link to this text
   startText(given);
+  forgetTrials();
   const me = { stop: false };
   writing = me;
   $("go").textContent = "Stop";
@@ -249,6 +251,7 @@ async function write() {
   const speed = Math.round((1000 * written) / Math.max(1, performance.now() - began));
   writing = null;
   $("go").textContent = "Write";
+  sayLoss();
   markLast();
   const slow = `; beyond ${context_length} characters the whole window is read again for each`;
   setStatus(`${written} characters, ${speed} a second` + (base ? slow : ""));
@@ -342,6 +345,8 @@ function start() {
   $("top_k").value = vocab_size;
   fillSelect("layer", n_layers);
   fillSelect("head", n_heads);
+  buildHeads();
+  buildStates();
   $("form").addEventListener("submit", onSubmit);
   $("temperature").addEventListener("input", labelSliders);
   $("top_k").addEventListener("input", labelSliders);

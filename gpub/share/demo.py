@@ -84,14 +84,15 @@ def fill_page(
     title: str = "",  # heading and name of the page
     facts: dict | None = None,  # what the script reads: shape, characters, list of tensors
     block: bytes = b"",  # from `pack_weights`
+    earlier: Sequence[bytes] = (),  # the same of earlier checkpoints, oldest first
 ) -> str:
     """Fill in the page of a model, which talks if the facts have a chat; without arguments the
     program alone"""
-    weights = base64.b64encode(block).decode()
+    weights, *before = (base64.b64encode(one).decode() for one in (block, *earlier))
     page = "talk" if facts and "chat" in facts else "demo"
-    return render_template(
-        f"share/{page}.html.jinja", title=title, facts=facts or {}, weights=weights
-    )
+    known = facts or dict(cfg={})
+    values = dict(title=title, facts=known, weights=weights, earlier=before)
+    return render_template(f"share/{page}.html.jinja", **values)
 
 # %% ../../nbs/lib/share/demo.ipynb #3ff9b9a3
 def _page_mb(n: int) -> float:
@@ -109,7 +110,7 @@ _LLAMA_SETTINGS = {
 def page_shape(
     run: Path | str,  # a run folder
     limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
-    llama: bool = False,  # the page can compute a Llama too, if that talks
+    llama: bool = False,  # the page can compute a Llama too
 ):  # (its config, its `CharTokenizer`, its config.json)
     "Count what a page would hold; raises `GpubError` for a run that no page can hold"
     if not Path(run, "config.json").is_file():
@@ -131,16 +132,12 @@ def page_shape(
         )
     other = "give it a run of gpub train shakespeare"
     settings = config["model"]
-    is_llama = llama and "chat" in config and "rope_base" in settings
+    is_llama = llama and "rope_base" in settings
     known = _LLAMA_SETTINGS if is_llama else GPTConfig.__dataclass_fields__.keys()
     if strange := sorted(settings.keys() - known):
         raise GpubError(
             f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other "
             f"model; {other}"
-        )
-    if is_llama and settings["n_kv_heads"] != settings["n_heads"]:
-        raise GpubError(
-            f"{run} has fewer heads for keys than for queries, the page cannot: {other}"
         )
     if not isinstance(tok, CharTokenizer):
         raise GpubError(
@@ -192,6 +189,13 @@ def _prompt_of(config: dict, chat: dict) -> str:
     return config["prompt"]
 
 
+def _spread_steps(kept: Sequence[int], last: int, most: int) -> list[int]:
+    "Choose checkpoints before the last one, evenly among those that are there, at most `most - 1`"
+    before = [step for step in kept if step < last]
+    wanted = min(most - 1, len(before))
+    return [before[number * len(before) // wanted] for number in range(wanted)]
+
+
 _LESSONS = dict(  # methods of season 3, in words
     sft="learning from examples (SFT)",
     dpo="learning from preferences (DPO)",
@@ -206,13 +210,22 @@ def write_page(
     # heading and name of the page; default: by what the model does
     title: str | None = None,
     limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
+    # a slider over so many of the run's checkpoints up to this one; of a model that only writes
+    checkpoints: int = 1,
 ) -> Path:  # path of the file
-    """Write one self-contained HTML file in which a trained model writes, with its chances and
-    attention, or talks if it has learned to; raises `GpubError` for what cannot be one"""
-    cfg, tok, config = page_shape(run, limit_mb, llama=True)
+    """Write one self-contained HTML file in which a trained model writes, with its chances, layers
+    and heads, or talks if it has learned to; raises `GpubError` for what cannot be one"""
+    cfg, tok, config = page_shape(run, limit_mb / max(1, checkpoints), llama=True)
     chat = _chat_of_page(config, tok)
     saved = load_checkpoint(run, step, optimizer=False)
     model = build_model(cfg)
+    earlier = []
+    states = []
+    for kept in _spread_steps(kept_steps(run), saved.step, 1 if chat else checkpoints):
+        before = load_checkpoint(run, kept, optimizer=False)
+        model.load_state_dict(before.model)
+        earlier.append(pack_weights(model)[2])
+        states.append(dict(step=before.step, loss=before.state.get("val_loss")))
     model.load_state_dict(saved.model)
     tensors, floats, block = pack_weights(model)
     text = Path(str(config["data"].get("source", "a text"))).name
@@ -237,12 +250,13 @@ def write_page(
         about=about,
         tensors=tensors,
         floats=floats,
+        states=[*states, dict(step=saved.step, loss=loss)],
         **chat,
     )
     try:
         doing = "that answers, " if chat else ""
         named = title or f"A language model {doing}inside this page"
-        return write_atomic(file, fill_page(named, facts, block))
+        return write_atomic(file, fill_page(named, facts, block, earlier))
     except OSError as e:
         raise GpubError(f"cannot write {file}: {e.strerror}; give another --html FILE") from None
 

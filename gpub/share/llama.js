@@ -32,14 +32,14 @@ function embed(tokens) {
   return x;
 }
 
-// RoPE: in each head of the vector at `start` the channels i and i + half turn by an angle.
-function rotate(vectors, start, position) {
+// RoPE: in each head of the `width` numbers at `start` the channels i and i + half turn by an angle.
+function rotate(vectors, start, position, width) {
   const half = head_size / 2;
   for (let i = 0; i < half; i++) {
     const angle = position / rope_base ** (i / half);
     const cos = Math.cos(angle);
     const sin = Math.sin(angle);
-    for (let at = start + i; at < start + d_model; at += head_size) {
+    for (let at = start + i; at < start + width; at += head_size) {
       const a = vectors[at];
       const b = vectors[at + half];
       vectors[at] = a * cos - b * sin;
@@ -49,10 +49,8 @@ function rotate(vectors, start, position) {
 }
 
 // SwiGLU: one projection decides how much of the other passes.
-function finishBlock(layer, x, from) {
+function addFeedForward(layer, x) {
   const block = `blocks.${layer}.`;
-  const mixed = attend(layer, from, x.length / d_model);
-  addInPlace(x, linear(mixed, block + "attn.proj"));
   const normed = layerNorm(x, block + "norm2");
   const gate = linear(normed, block + "ffn.gate");
   const up = linear(normed, block + "ffn.up");

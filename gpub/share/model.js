@@ -5,6 +5,8 @@ const $ = (id) => document.getElementById(id);
 const MODEL = JSON.parse($("model").textContent);
 const { vocab_size, context_length, d_model, n_layers, n_heads } = MODEL.cfg;
 const head_size = d_model / n_heads;
+const n_kv_heads = MODEL.cfg.n_kv_heads ?? n_heads; // fewer where heads share keys and values
+const kv_width = n_kv_heads * head_size;
 const chars = MODEL.chars.map((code) => String.fromCodePoint(code));
 const idOf = new Map(chars.map((char, id) => [char, id]));
 let { weights, shapes } = unpackWeights($("weights").textContent);
@@ -188,13 +190,18 @@ function addInPlace(x, y) {
 
 // The KV cache: queries, keys and values of every layer, for all positions of the window. The
 // queries are kept for the attention map.
-const cacheSize = n_layers * context_length * d_model;
-const queries = new Float32Array(cacheSize);
-const keys = new Float32Array(cacheSize);
-const values = new Float32Array(cacheSize);
+const queries = new Float32Array(n_layers * context_length * d_model);
+const keys = new Float32Array(n_layers * context_length * kv_width);
+const values = new Float32Array(n_layers * context_length * kv_width);
 
 function cacheAt(layer, position) {
   return (layer * context_length + position) * d_model;
+}
+
+// Where the key and the value for a head lie.
+function sharedAt(layer, position, head) {
+  const own = Math.floor((head * n_kv_heads) / n_heads);
+  return (layer * context_length + position) * kv_width + own * head_size;
 }
 
 // How much a position looks at each of 0..position: probabilities.
@@ -202,7 +209,7 @@ function attention(layer, head, position) {
   const query = cacheAt(layer, position) + head * head_size;
   const scores = new Float64Array(position + 1);
   for (let s = 0; s <= position; s++) {
-    const key = cacheAt(layer, s) + head * head_size;
+    const key = sharedAt(layer, s, head);
     let dot = 0;
     for (let d = 0; d < head_size; d++) {
       dot += queries[query + d] * keys[key + d];
@@ -212,15 +219,21 @@ function attention(layer, head, position) {
   return softmaxInPlace(scores);
 }
 
+// Heads that are switched off, by layer * n_heads + head: they fetch nothing.
+const headsOff = new Set();
+
 // What all heads of a layer fetch for `count` positions from `first` on.
 function attend(layer, first, count) {
   const mixed = new Float32Array(count * d_model);
   for (let t = 0; t < count; t++) {
     for (let head = 0; head < n_heads; head++) {
+      if (headsOff.has(layer * n_heads + head)) {
+        continue;
+      }
       const probabilities = attention(layer, head, first + t);
       const to = t * d_model + head * head_size;
       for (let s = 0; s < probabilities.length; s++) {
-        const from = cacheAt(layer, s) + head * head_size;
+        const from = sharedAt(layer, s, head);
         for (let d = 0; d < head_size; d++) {
           mixed[to + d] += probabilities[s] * values[from + d];
         }
@@ -244,13 +257,16 @@ function embed(tokens, from) {
 
 function fillCache(layer, from, qkv, count) {
   for (let t = 0; t < count; t++) {
-    const start = 3 * t * d_model;
+    const query = t * (d_model + 2 * kv_width);
+    const key = query + d_model;
+    const value = key + kv_width;
     const to = cacheAt(layer, from + t);
-    queries.set(qkv.subarray(start, start + d_model), to);
-    keys.set(qkv.subarray(start + d_model, start + 2 * d_model), to);
-    values.set(qkv.subarray(start + 2 * d_model, start + 3 * d_model), to);
-    rotate(queries, to, from + t);
-    rotate(keys, to, from + t);
+    const shared = sharedAt(layer, from + t, 0);
+    queries.set(qkv.subarray(query, key), to);
+    keys.set(qkv.subarray(key, value), shared);
+    values.set(qkv.subarray(value, value + kv_width), shared);
+    rotate(queries, to, from + t, d_model);
+    rotate(keys, shared, from + t, kv_width);
   }
 }
 
@@ -266,9 +282,17 @@ function startBlock(layer, x, from) {
 
 // The rest of it, for the positions in x, of which `from` is the first.
 function finishBlock(layer, x, from) {
-  const block = `blocks.${layer}.`;
+  addAttention(layer, x, from);
+  addFeedForward(layer, x);
+}
+
+function addAttention(layer, x, from) {
   const mixed = attend(layer, from, x.length / d_model);
-  addInPlace(x, linear(mixed, block + "attn.proj"));
+  addInPlace(x, linear(mixed, `blocks.${layer}.attn.proj`));
+}
+
+function addFeedForward(layer, x) {
+  const block = `blocks.${layer}.`;
   const hidden = linear(layerNorm(x, block + "norm2"), block + "ffn.up").map(gelu);
   addInPlace(x, linear(hidden, block + "ffn.down"));
 }
@@ -296,5 +320,10 @@ function forward(tokens, from, wantAll) {
     }
     finishBlock(layer, x, from + tokens.length - x.length / d_model);
   }
+  return readOut(x);
+}
+
+// What a position's vector says of the next token, at any place of the model.
+function readOut(x) {
   return linear(layerNorm(x, "norm"), weights["head.weight"] ? "head" : "tok");
 }
