@@ -531,3 +531,109 @@ def test_the_keyboard_is_seen_wherever_it_goes(built, tmp_path, width):
                 b.run('getComputedStyle(document.querySelector(".sidebar-drawer")).visibility')
                 == "visible"
             )
+
+
+# ---------------------------------------------------------------- the questions of the chapters
+
+
+def questions(root):
+    return json.loads((root / "data/quiz.json").read_text(encoding="utf-8"))
+
+
+def test_every_chapter_has_three_questions(root):
+    "One right answer of three, a reason; the right ones stand at any place"
+    asked = questions(root)
+    chapters = {
+        p.relative_to(root / "nbs").with_suffix("") for p in root.glob("nbs/season*/*.ipynb")
+    }
+    assert {Path(page) for page in asked} == chapters
+    places = set()
+    for page, three in asked.items():
+        assert len(three) == 3 and len({one["question"] for one in three}) == 3, page
+        for one in three:
+            assert len(set(one["answers"])) == 3 and one["right"] in (0, 1, 2), one
+            assert one["because"].endswith("."), one
+            places.add(one["right"])
+    assert places == {0, 1, 2}
+
+
+def test_the_questions_stand_before_the_exercises(root):
+    pytest.importorskip("sphinx", reason="no sphinx to build a site with")
+    import nbformat
+    from build import add_quiz
+
+    for page in questions(root):
+        nb = nbformat.read(root / f"nbs/{page}.ipynb", 4)
+        add_quiz(nb, page)
+        text = "\n\n".join(c.source for c in nb.cells if c.cell_type == "markdown")
+        heads = re.findall("^## (.+)$", text, re.M)
+        assert heads.count("Check yourself") == 1, page
+        assert heads.index("Check yourself") == heads.index("Exercises") - 1, page
+
+
+QUIZ_PAGE = """<!doctype html><title>t</title><h1>{title}</h1>
+<div class="hero-buttons"></div>
+<nav class="sidebar-tree"><a href="season1/guess_the_next_letter.html">0 Guess</a>
+<a href="season1/first_transformer.html">1 Transformer</a><a href="glossary.html">Glossary</a></nav>
+{quiz}
+{script}
+"""
+
+
+def test_a_browser_remembers_where_one_is(root, tmp_path):
+    "Answers are judged and kept, a chapter is read when one says so, the first page goes on there"
+    pytest.importorskip("sphinx", reason="no sphinx to build a site with")
+    from build import quiz_of
+
+    page = "season1/00_guess_the_next_letter"
+    script = (root / "nbs/course.html").read_text(encoding="utf-8")
+    quiz = quiz_of(page).partition("\n\n")[2]
+    chapter, first = tmp_path / "chapter.html", tmp_path / "index.html"
+    chapter.write_text(QUIZ_PAGE.format(title="Guess", quiz=quiz, script=script))
+    first.write_text(QUIZ_PAGE.format(title="gpub", quiz="", script=script))
+    right = [one["right"] for one in questions(root)[page]]
+    with Browser(tmp_path) as b:
+        b.open(first.as_uri()).wait('document.readyState == "complete"')
+        assert b.run('document.querySelector(".course-on")') is None  # nobody was here before
+        b.open(chapter.as_uri()).wait('document.querySelector(".course-done")')
+        for number, choice in enumerate((right[0], (right[1] + 1) % 3, right[2])):
+            boxes = f"document.querySelectorAll('fieldset')[{number}].querySelectorAll('input')"
+            b.run(f"{boxes}[{choice}].click()")
+        said = 'document.querySelector(".quiz-score").textContent'
+        assert b.run(said) == "2 of 3 right."
+        assert b.run("document.querySelectorAll('label.wrong').length") == 1
+        assert b.run("document.querySelectorAll('label.right').length") == 3
+        assert b.run("document.querySelectorAll('details[open]').length") == 3
+        b.run('document.querySelector(".course-done input").click()')
+        b.open("about:blank").open(chapter.as_uri()).wait('document.querySelector(".course-done")')
+        assert b.run(said) == "2 of 3 right." and b.run(
+            'document.querySelector(".course-done input").checked'
+        )
+        assert b.run("[...document.querySelectorAll('.course-read')].map(a => a.textContent)") == [
+            "0 Guess"
+        ]
+        b.open(first.as_uri()).wait('document.querySelector(".course-on")')
+        line = b.run('document.querySelector(".course-on").textContent')
+        assert line.startswith("Go on with: 1 Transformer (1 of 2 chapters read)")
+        b.run('document.querySelector(".course-on button").click()')
+        b.open("about:blank").open(first.as_uri()).wait('document.readyState == "complete"')
+        assert b.run('document.querySelector(".course-on")') is None
+        assert not b.seen("Runtime.exceptionThrown")
+
+
+def test_answers_while_one_types(built, tmp_path):
+    "Below the field, from the index of the search page: headings first, and a way to each"
+    with Browser(tmp_path) as b:
+        b.open((built / "season1/first_transformer.html").as_uri())
+        b.wait('document.querySelector(".instant")')
+        b.run('document.querySelector(".sidebar-search").focus()')
+        for word, page in (("attention", "first_transformer"), ("own data", "fine_tune")):
+            b.run(
+                "{ const field = document.querySelector('.sidebar-search');"
+                f"field.value = {word!r}; field.dispatchEvent(new Event('input')) }}"
+            )
+            first = 'document.querySelector(".instant a")?.textContent.toLowerCase()'
+            b.wait(f"{first}.includes({word!r})")
+            links = b.run('[...document.querySelectorAll(".instant a")].map(a => a.href)')
+            assert 0 < len(links) <= 8 and any(page in link for link in links)
+        assert not b.seen("Runtime.exceptionThrown")
