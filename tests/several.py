@@ -116,6 +116,39 @@ def ways_of_sharing():
         )
 
 
+def cramped():
+    "Process 1 has room for one row at once, all others for both of theirs"
+    recipe = replace(RECIPE, micro_batch=None)
+    seed_everything(0)
+    model = GPT(SHAPE)
+    said = []
+    learner = Learner(
+        model, recipe, Placement(CPU, Precision("fp32", False, ""), world), said.append
+    )
+
+    def loss_fn(ids, targets):
+        if world.rank == 1 and len(ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return model.loss(ids, targets)
+
+    rows = slice(2 * world.rank, 2 * world.rank + 2)
+
+    def batches(n, context_length):
+        ids = torch.randint(13, (8, context_length + 1), generator=torch.Generator().manual_seed(n))
+        return Batch.from_windows(ids[rows])
+
+    objective = NextToken(loss_fn, batches, recipe, 8, CPU, world)
+    log = [s.row() for s in learner.take_steps(objective)]
+    alone, _, end, _, _ = learned(World(), "ddp")
+    tell(
+        part="cramped",
+        micro=from_all(learner.micro_batcher.micro),
+        said=from_all(said),
+        loss=max(abs(a["loss"] - b["loss"]) for a, b in zip(log, alone, strict=True)),
+        far=far(weights(learner), end),
+    )
+
+
 def buffers():
     "Every process goes on with its own: they are tables, the same everywhere anyway"
     learner, _ = built(world, "ddp")
@@ -159,6 +192,7 @@ def muon():
 world = replace(World.from_env(), per_machine=2)
 with world.joined(CPU):
     ways_of_sharing()
+    cramped()
     buffers()
     muon()
 os._exit(0)  # as the command does

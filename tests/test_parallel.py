@@ -8,19 +8,26 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import forked
 import psutil
 import pytest
+import torch.distributed as dist
 from commands import gpub, log_rows
 from kill import same_weights, start, wait_for
 from safetensors.torch import load_file
 from test_run import TINY
 
+from gpub.core import GpubError
 from gpub.record.checkpoint import load_checkpoint, verify_checkpoint
 from gpub.record.checkpoint_folder import MODEL, OPTIMIZER, checkpoints, step_of
 from gpub.record.mirror import mirror_run
+from gpub.train import parallel
+from gpub.train.parallel import World
 
 # clip is below every gradient norm of this run: all of them are cut
 ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
@@ -55,9 +62,10 @@ def torchrun(*argv, n=2, launch=forks):
     )
 
 
-def from_a_shell(words, n, **how):
+def from_a_shell(words, n, restarts=0, **how):
     "torchrun as a user starts it, from nothing"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launch += [f"--max-restarts={restarts}"]
     words = [f"--nproc_per_node={n}", "-m", "gpub", *map(str, words)]
     return subprocess.Popen([*launch, *words], **how)
 
@@ -330,14 +338,19 @@ def test_two_go_on_where_one_stopped(alone, text, tmp_path):
     same_curve(tmp_path / "run", alone)
 
 
-def kill_one(out, p):
-    "kill -9 for one of torchrun's processes, not the first; what the others say"
+def kill_process(out, p, is_first=False):
+    "kill -9 for one of torchrun's processes, when the run has done some steps"
     wait_for(out, 10, p)
     below = psutil.Process(p.pid).children(recursive=True)
     workers = [c for c in below if c.status() != psutil.STATUS_ZOMBIE and not c.children()]
     first = int((out / ".lock").read_text())
     assert first in {c.pid for c in workers}
-    next(c for c in workers if c.pid != first).kill()
+    next(c for c in workers if (c.pid == first) == is_first).kill()
+
+
+def kill_one(out, p):
+    "The same, not for the first process; what the others say"
+    kill_process(out, p)
     _, err = p.communicate(timeout=120)
     said = {l for l in err.splitlines() if l.startswith("gpub: ")}
     # torchrun adds its own traceback, none of ours
@@ -377,6 +390,46 @@ def test_killed_among_four_slices_any_number_goes_on(alone, text, tmp_path):
         said, err = p.communicate(timeout=300)
         assert p.returncode == 0 and "loaded the checkpoint of step" in said, err
         same_curve(run, alone)
+
+
+@pytest.mark.full(instead="test_a_restarted_process_hears_nothing_of_the_dead")
+@pytest.mark.parametrize("how, is_first", [("ddp", False), ("fsdp", True)])
+def test_torchrun_brings_a_lost_process_back(how, is_first, alone, text, tmp_path):
+    "Nobody types a word: the same command goes on from the last checkpoint, at the first restart"
+    argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", how]
+    launch = partial(from_a_shell, restarts=1)
+    p = torchrun(*argv, "--out", tmp_path / "run", launch=launch)
+    kill_process(tmp_path / "run", p, is_first)
+    said, err = p.communicate(timeout=300)
+    assert p.returncode == 0, err
+    assert said.count("loaded the checkpoint of step") == 1 and said.count("done:") == 1
+    same_curve(tmp_path / "run", alone)
+
+
+def test_a_restarted_process_hears_nothing_of_the_dead(monkeypatch):
+    "torchrun keeps its store when it restarts processes; each life has an empty part of it"
+    store = dist.HashStore()
+    monkeypatch.setattr(parallel, "rendezvous", lambda *_, **__: iter([(store, 0, 2)]))
+    parts = []
+    for life in range(3):
+        with ThreadPoolExecutor(2) as both:
+            found = both.map(parallel._fresh_store, (World(0, 2), World(1, 2)))
+            first, second = found
+        assert not first.check(["word"]) and not second.check(["word"])
+        first.set("word", f"of life {life}")
+        assert second.get("word") == f"of life {life}".encode()
+        parts.append((first, second))
+    assert [a.get("word") for a, _ in parts] == [f"of life {life}".encode() for life in range(3)]
+
+
+def test_a_process_that_never_comes_is_named(monkeypatch):
+    "Those who were here before do not count"
+    store = dist.HashStore()
+    store.set("gpub/word of 1", "of the dead")
+    monkeypatch.setattr(parallel, "rendezvous", lambda *_, **__: iter([(store, 0, 3)]))
+    monkeypatch.setattr(parallel, "PATIENCE", timedelta(milliseconds=50))
+    with pytest.raises(GpubError, match=r"processes \[1, 2\] of 3 did not come"):
+        parallel._fresh_store(World(0, 3))
 
 
 SHARES = pytest.param(

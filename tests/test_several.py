@@ -61,6 +61,17 @@ def test_slices_begin_as_the_whole_model_does(told):
     assert min(told["ddp"]["memory"]) >= 1
 
 
+@pytest.mark.full(instead="test_train.py::test_a_process_shrinks_when_another_is_full")
+def test_a_full_memory_of_one_process_makes_all_take_smaller_pieces(told):
+    "And what is learned is the same"
+    found = told["cramped"]
+    assert found["micro"] == [1] * 4
+    assert all(
+        len(said) == 1 and "out of memory with 2 sequences" in said[0] for said in found["said"]
+    )
+    assert found["loss"] < 1e-6 and found["far"] < 1e-5, found
+
+
 @pytest.mark.full(instead="test_parallel.py::test_two_processes_with_slices_learn_what_one_learns")
 def test_buffers_are_not_sent_around(told):
     assert told["buffers"]["found"] == [[rank] * 3 for rank in range(4)]

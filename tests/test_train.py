@@ -1,7 +1,7 @@
 "The engine where no run on a CPU would go: a resume on a GPU, a full memory, masked targets"
 
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,6 +187,69 @@ def test_a_step_shrinks_whatever_says_that_memory_is_full(error):
     forward_backward(partial(next_token_loss, cramped), TokenBatch.whole(x, y), fit)
     assert fit.micro == 2 and len(said) == 2
     assert torch.allclose(gradient(model), whole, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class OneOfTwo(World):
+    "A process of two; the other has room for `rows` sequences"
+
+    rank: int = 1
+    size: int = 2
+    rows: int = 2
+    tried: list = field(default_factory=list)  # sequences of each trial of this process
+
+    def any(self, flag):
+        return flag or self.tried[-1] > self.rows
+
+
+def test_a_process_shrinks_when_another_is_full():
+    "It has room for all, and takes the pieces that fit the other; then nobody asks again"
+    model, said, world = tiny(), [], OneOfTwo()
+    x, y = batch()
+    model.loss(x, y).backward()
+    whole = gradient(model)
+    model.zero_grad()
+
+    def loss(ids, targets):
+        world.tried.append(len(ids))
+        return model.loss(ids, targets)
+
+    step = partial(next_token_loss, loss), TokenBatch.whole(x, y)
+    fit = MicroBatcher(model, CFG, world, said.append)
+    fit.try_pieces()
+    forward_backward(*step, fit)
+    assert fit.micro == 2 and world.tried == [8, 4, 2, 2, 2, 2, 2]
+    assert [s.split(":")[0] for s in said] == [
+        "out of memory with 8 sequences of 8 tokens at once",
+        "out of memory with 4 sequences of 8 tokens at once",
+    ]
+    assert torch.allclose(gradient(model), whole, atol=1e-6)
+    # the second step has full optimizers: one more trial; the third has none
+    for trials in 1, 0:
+        world.tried.clear()
+        forward_backward(*step, fit)
+        assert len(world.tried) == 4 + trials
+
+
+def test_a_memory_that_is_full_in_the_middle_of_a_shared_step_says_what_to_set():
+    model = tiny()
+
+    def cramped(x, y):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    step = partial(next_token_loss, cramped), TokenBatch.whole(*batch())
+    with pytest.raises(GpubError, match="process 1 with 8 sequences .*--set micro_batch=4"):
+        forward_backward(*step, MicroBatcher(model, CFG, OneOfTwo()))
+
+
+def test_an_error_that_is_no_full_memory_leaves_nobody_waiting():
+    world, answers = OneOfTwo(), []
+    object.__setattr__(world, "any", lambda flag: answers.append(flag))
+    fit = MicroBatcher(tiny(), CFG, world)
+    fit.try_pieces()
+    with pytest.raises(ZeroDivisionError):
+        forward_backward(lambda piece: 1 / 0, TokenBatch.whole(*batch()), fit)
+    assert answers == [False]
 
 
 def cramped_compiler(monkeypatch, rows):

@@ -322,16 +322,37 @@ def plant_and_look(folder: Path, recipe: Path, benchmarks: str) -> list[dict]:
     return rows
 
 
-def wrong_drops() -> dict[str, dict]:
-    """Read what the page "The corpus" lost of whole corpora by the same recipe; what else than
-    copies and leaks is dropped there counts as wrong, for others had cleaned that text already"""
-    counts = json.loads((DATA / "corpus.json").read_text())["counts"]
-    out = {}
-    for source, found in counts.items():
-        wrong = {why: n for why, n in found["dropped"].items() if why not in NO_FAULT}
-        share = sum(wrong.values()) / found["seen"]
-        out[source] = dict(documents=found["seen"], dropped=wrong, share=share)
-    return out
+def whole_corpora(folder: Path, recipe: Path, benchmarks: str) -> dict:
+    """Prepare the whole corpora by the recipe: what each lost, and how fast it was. What is dropped
+    there for another reason than a copy or a leak counts as wrong, for others had cleaned that text
+    already: at most so many of the drops are wrong"""
+    sources = [
+        f"{source}={os.environ['GPUB_DATA']}/{file}.jsonl.zst" for source, file in CORPORA.items()
+    ]
+    BPETokenizer.train(islice(texts_of("fineweb-edu"), 2000), 32_000).save(folder / "tok")
+    cfg = load_recipe(
+        recipe, sources, tokenizer=str(folder / "tok"), benchmarks=(benchmarks,), gate=1e6
+    )
+    cfg = replace(cfg, excluded=str(folder / "gone"))
+    begin = time.process_time()
+    manifest = prepare(cfg, folder / "out", log=lambda line: None)
+    seconds = time.process_time() - begin
+    counts = manifest["counts"]
+    megabytes = sum(c["bytes_in"] for c in counts.values()) / 1e6
+    wrong = {}
+    for source, count in counts.items():
+        reasons = {why: n for why, n in count["dropped"].items() if why not in NO_FAULT}
+        wrong[source] = dict(reasons=reasons, share=sum(reasons.values()) / count["seen"])
+        count.pop("examples", None)
+    chants = {s: dict(chants=row["chants"]) for s, row in manifest["scan"]["sources"].items()}
+    speed = dict(megabytes=megabytes, cpu_seconds=seconds, load=os.getloadavg()[0])
+    return dict(
+        counts=counts,
+        looked_for=manifest["looked_for"],
+        scan=dict(sources=chants),
+        wrong_drops=wrong,
+        whole_job=speed | dict(mb_per_cpu_second=megabytes / seconds),
+    )
 
 
 def trove_with_rules(path: Path, tokenizer: Path, out: Path):
@@ -439,7 +460,7 @@ def measure(part: str, folder: Path) -> dict:
         return dict(counts=dict(Counter(r["became"] for r in rows)), defects=rows)
     if part == "speed":
         return dict(speed=race(folder, recipe, benchmarks))
-    return dict(corpora=wrong_drops())
+    return dict(corpora=whole_corpora(folder, recipe, benchmarks))
 
 
 def main(out: Path = DATA / "defects.json"):

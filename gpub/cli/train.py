@@ -96,7 +96,8 @@ def train_command(
     Several GPUs: torchrun --nproc_per_node=8 -m gpub train PRESET ... trains the same run, at
     the same tokens per step, on all of them; several machines: the same line with --nnodes,
     --node_rank and --master_addr on each, --out on a disk that all of them see. Checkpoints do
-    not know how many processes wrote them."""
+    not know how many processes wrote them. With --max-restarts 3 behind torchrun, a run that
+    lost a process goes on by itself from the last checkpoint."""
     from gpub.progress import SilentProgress
     from gpub.train.trainer import Trainer
 

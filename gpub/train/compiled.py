@@ -187,6 +187,7 @@ def choose_loss(
     device = batch[0].device
 
     def step(fn: LossFunction):
+        micro_batcher.try_pieces()
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss_of = partial(next_token_loss, fn)
             forward_backward(loss_of, TokenBatch.whole(*batch), micro_batcher)

@@ -199,6 +199,7 @@ def forward_backward(
     """Sum the gradients of a step's micro-batches (gradient accumulation); where memory is full
     begin again, in smaller ones. Raises `GpubError` when nothing smaller is left"""
     device = next(batcher.model.parameters()).device
+    _try_piece(loss_of, batch, batcher)
     while True:
         total = 0.0
         metrics: dict[str, Tensor | float] = {}
@@ -221,6 +222,35 @@ def forward_backward(
             if not out_of_memory(e):
                 raise
         # not inside `except`: the exception holds on to the activations
+        batcher.shrink(batch)
+
+
+def _try_piece(
+    loss_of: Callable[[Any], Loss],
+    batch: StepBatch,
+    batcher: MicroBatcher,
+) -> None:
+    """Where `batcher` asks for a trial, compute a piece with gradients that nobody waits for, and
+    shrink, with all other processes, until it fits in every one of them"""
+    model = batcher.model
+    device = next(model.parameters()).device
+    while batcher.trials:
+        is_full = False
+        try:
+            with attention_kernels(device, batch.shape[1]), local_gradients(loss_of):
+                loss, _ = loss_of(batch.split(batcher.micro)[0])
+                loss.backward()
+        except Exception as e:
+            is_full = out_of_memory(e)
+            if not is_full:
+                batcher.world.any(False)  # the others wait for an answer
+                raise
+        # not inside `except`: the exception holds on to the activations
+        is_full_anywhere = batcher.world.any(is_full)
+        model.zero_grad(set_to_none=True)
+        if not is_full_anywhere:
+            batcher.trials -= 1
+            return
         batcher.shrink(batch)
 
 
@@ -250,8 +280,11 @@ def train(
     tokens = start * cfg.batch_tokens if settings.tokens is None else settings.tokens
     params = _optimizer_parameters(model, opts)
     first_bad_step = torch.zeros((), dtype=torch.int64, device=device)  # 0: none so far
+    longer_from = {math.ceil(share * cfg.steps) for share, _ in cfg.stages}
     model.train()
     for step in range(start, cfg.steps):
+        if step == start or step in longer_from:
+            batcher.try_pieces()
         # 1) what the step reads
         if cfg.depths:  # progressive depth: blocks begin to learn one after the other
             depth = depth_at(step, cfg, len(model.blocks))

@@ -20,7 +20,7 @@ from ..core import GpubError
 from ..model.gpt import LayerContext, run_with_context
 from ..model.architecture import MODES
 from .config import TrainConfig
-from .parallel import World
+from .parallel import Relayed, World
 from ..data.batch import IGNORED
 
 # %% ../../nbs/lib/train/memory.ipynb #42cb14e3
@@ -169,7 +169,7 @@ class MicroBatcher:
         self,
         model: nn.Module,  # its `apply_block` is set where `cfg` asks for checkpointing
         cfg: TrainConfig,  # its micro-batch, checkpointing and depths
-        # processes cannot shrink one by one: there, running out of memory is an error
+        # several shrink together, after a trial: `try_pieces`
         world: World = World(),
         # called with one line each time it shrinks
         log: Callable[[str], object] = print,
@@ -179,6 +179,9 @@ class MicroBatcher:
         self.log = log
         self.auto = cfg.grad_checkpoint == "auto"
         self.micro = cfg.micro_batch
+        # trials of a piece before the next steps, each with all processes
+        self.trials = 0
+        self.in_slices = hasattr(model, "reshard")
         self.active_depth = None
         self.frozen = []
         # DDP waits for all gradients, so sleepers are computed there
@@ -236,6 +239,12 @@ class MicroBatcher:
         if fresh:
             _silence(sleepers)
 
+    def try_pieces(self):
+        """Let each of the next two steps begin with a trial of one piece, if several processes
+        share it: the first update fills the optimizers, so that the second step needs more"""
+        if self.world.size > 1 and not self.in_slices:
+            self.trials = 2
+
     def state(self) -> dict:  # for `use`
         "Return what a checkpoint keeps"
         return dict(mode=self.mode, micro=self.micro)
@@ -255,8 +264,9 @@ class MicroBatcher:
         units = max(1, min(self.micro or rows, rows) // least)
         now = units * least
         few = "one sequence" if least == 1 else f"{least} sequences"
-        if self.world.size > 1:
+        if self.world.size > 1 and not self.trials:  # the others are elsewhere in the step
             raise GpubError(self._everybody_must(now, least))
+        self.try_pieces()
         if units > 1:
             self.micro = -(-units // 2) * least
             self.log(
@@ -274,14 +284,15 @@ class MicroBatcher:
             more = "" if self.mode == "full" else "--set grad_checkpoint=full, "
             if least > 1:
                 more += f"a group of fewer than {least}, "
-            raise GpubError(
+            error = GpubError if self.world.main else Relayed
+            raise error(
                 f"out of memory with {few} of {context_length} tokens and grad_checkpoint "
                 f"{self.mode}: use {more}a smaller model or context_length, or a larger "
                 "device"
             )
 
     def _everybody_must(self, now: int, least: int) -> str:
-        "What a process of many says: they shrink together, or not at all"
+        "What a process says that is alone with a full memory, in the middle of a step of many"
         less = f"micro_batch={now // least // 2 * least}"
         if now == least:
             less = f"micro_batch={least} --set grad_checkpoint=full"

@@ -11,6 +11,8 @@ import functools
 import inspect
 import json
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.rendezvous import rendezvous
 
 from ..core import GpubError
 
@@ -87,7 +90,10 @@ class World:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store = _fresh_store(self)
+        dist.init_process_group(
+            backend, store=store, rank=self.rank, world_size=self.size, timeout=PATIENCE
+        )
         try:
             yield self
         finally:
@@ -170,6 +176,33 @@ class World:
         if "error" in (out := self.broadcast(out)):
             raise Relayed(out["error"])
         return out["value"]
+
+
+def _fresh_store(world: World) -> dist.Store:
+    """Find the others in torchrun's store, and agree with them on a part of it that is empty.
+    NOTE: when torchrun restarts processes it keeps the store, with the addresses of those who died;
+    its count of restarts is no help, each machine has its own. So a process that was born now
+    asks by a word that nobody had before, and process 0 answers with the name of the part"""
+    store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
+    store.set_timeout(PATIENCE)
+    word = secrets.token_hex(8)
+    if not world.main:
+        store.set(f"gpub/word of {world.rank}", word)
+        name = store.get(f"gpub/answer to {word}").decode()
+        store.set(f"gpub/{name} joined by {world.rank}", "yes")
+        return dist.PrefixStore(name, store)
+    missing = list(range(1, world.size))
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    while missing:
+        if time.monotonic() > deadline:
+            raise GpubError(f"processes {missing} of {world.size} did not come: start them again")
+        for rank in missing:
+            if store.check([f"gpub/word of {rank}"]):  # of one who died perhaps: it is asked again
+                other = store.get(f"gpub/word of {rank}").decode()
+                store.set(f"gpub/answer to {other}", word)
+        missing = [rank for rank in missing if not store.check([f"gpub/{word} joined by {rank}"])]
+        time.sleep(0.01)
+    return dist.PrefixStore(word, store)
 
 # %% ../../nbs/lib/train/parallel.ipynb #db8ff213
 def divide_stack(
