@@ -21,6 +21,7 @@ from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig
+from gpub.train.learner import get_rng, set_rng
 from gpub.train.loop import (
     LoopSettings,
     context_length_at,
@@ -145,6 +146,20 @@ NOT_FULL = [
     ),  # said already, by us
     OSError(2, "No such file or directory"),
 ]
+
+
+def test_the_random_numbers_of_a_gpu_go_back_to_the_gpu(monkeypatch):
+    "What a run without a GPU never asks: CUDA's generator gets CUDA's state, not the CPU's"
+    cuda, put_back = torch.tensor([7, 7]), []
+    for name in ("is_available", "is_initialized"):
+        monkeypatch.setattr(torch.cuda, name, lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", put_back.append)
+    states = get_rng()
+    assert torch.equal(states["rng|cpu"], torch.get_rng_state())
+    drawn = torch.rand(3)
+    set_rng(states)
+    assert put_back == [cuda] and torch.equal(torch.rand(3), drawn)
 
 
 def caused(error):
