@@ -130,14 +130,14 @@ def page_shape(
             f"{run} is not a run folder: its config.json tells of no {', '.join(gone)}; train "
             "one with gpub train shakespeare"
         )
-    other = "give it a run of gpub train shakespeare"
+    other = f"gpub serve {run} has a page for any model"
     settings = config["model"]
     is_llama = llama and "rope_base" in settings
     known = _LLAMA_SETTINGS if is_llama else GPTConfig.__dataclass_fields__.keys()
     if strange := sorted(settings.keys() - known):
         raise GpubError(
-            f"{run} is no GPT (its model has {', '.join(strange)}), and the page knows no other "
-            f"model; {other}"
+            f"{run} is neither a plain GPT nor a plain Llama (its model has {', '.join(strange)}), "
+            f"and the page knows no other model; {other}"
         )
     if not isinstance(tok, CharTokenizer):
         raise GpubError(
@@ -149,7 +149,7 @@ def page_shape(
     if (mb := _page_mb(n)) > limit_mb:
         raise GpubError(
             f"{run} has {n:,} parameters, a page of {mb:.1f} MB: a page holds at most "
-            f"{limit_mb:g} MB; give it a smaller model"
+            f"{limit_mb:g} MB; {other}"
         )
     return cfg, tok, config
 
@@ -189,10 +189,10 @@ def _prompt_of(config: dict, chat: dict) -> str:
     return config["prompt"]
 
 
-def _spread_steps(kept: Sequence[int], last: int, most: int) -> list[int]:
-    "Choose checkpoints before the last one, evenly among those that are there, at most `most - 1`"
+def _spread_steps(kept: Sequence[int], last: int, count: int) -> list[int]:
+    "Choose checkpoints before the last one, evenly among those that are there, up to `count - 1`"
     before = [step for step in kept if step < last]
-    wanted = min(most - 1, len(before))
+    wanted = min(count - 1, len(before))
     return [before[number * len(before) // wanted] for number in range(wanted)]
 
 
