@@ -5,6 +5,8 @@ python tools/skills.py join OUT              writes data/skills.json, --longer a
 python tools/skills.py pack OUT              keeps one model at 8 bits, data/skills.safetensors
 python tools/skills.py ask .                 adds to the receipt what that one says
 python tools/skills.py unpack FOLDER         writes it as a folder for gpub chat, serve and export
+python tools/skills.py answer TURNS.json     answers a list of conversations, each a list of what
+                                             a user types, and writes TURNS-answered.json
 
 A walk leaves in OUT, as they become ready: seed-0.json, what the model of every phase answered in
 held-out conversations, and a folder seed-0 with the plan. With --export the last model is there,
@@ -21,6 +23,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from gpub.chat.skills import SKILLS, TURNS, draw_conversations
+from gpub.chat.talk import answer_turns
 from gpub.core import read_json, write_atomic
 from gpub.data.char import CharTokenizer
 from gpub.data.tokenizer import Tokenizer
@@ -209,6 +212,20 @@ def ask_packed(args: argparse.Namespace):
     write_atomic(args.receipt, json.dumps(receipt, indent=1) + "\n")
 
 
+def answer(args: argparse.Namespace):
+    "Write what the packed model answers in conversations that somebody typed"
+    use_threads()
+    typed = read_json(args.out)
+    answers = answer_turns(*packed_model(args.weights), typed)
+    talks = [
+        [dict(question=q, answer=a) for q, a in zip(questions, heard)]
+        for questions, heard in zip(typed, answers)
+    ]
+    path = Path(args.out).with_name(f"{Path(args.out).stem}-answered.json")
+    write_atomic(path, json.dumps(talks, indent=1, ensure_ascii=False) + "\n")
+    print(path)
+
+
 def join(args: argparse.Namespace):
     "Put the receipts of the seeds together"
     seeds = [read_json(path) for path in sorted(Path(args.out).glob("seed-*.json"))]
@@ -230,7 +247,7 @@ def join(args: argparse.Namespace):
         print(f"{name:24s}", *(f"{share:7.1%}" for share in found))
 
 
-DO = dict(walk=walk, join=join, pack=pack, unpack=unpack, ask=ask_packed)
+DO = dict(walk=walk, join=join, pack=pack, unpack=unpack, ask=ask_packed, answer=answer)
 
 
 def main():
