@@ -6,9 +6,9 @@
 __all__ = ['RowPlan', 'WindowSource', 'Batches']
 
 # %% ../../nbs/lib/data/batches.ipynb #644dd0bf
-# `batches[step]` is computed from (seed, step): there is no iterator, and no state to save. A
-# window has one id more than a row: inputs and targets are two views of it. Each process reads its
-# rows.
+# `batches[step]` is computed from (seed, step): there is no iterator, and no state to save. A run
+# whose rows grow asks `read`, by the tokens read so far. A window has one id more than a row:
+# inputs and targets are two views of it. Each process reads its rows.
 
 import hashlib
 import operator

@@ -13,7 +13,7 @@ __all__ = ['ReportCard', 'evaluate_run', 'ModelIdentity', 'model_identity', 'Ref
 # programs, bits per byte. All of it is a `ReportCard`.
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -100,14 +100,18 @@ def evaluate_run(
         agreed = opened.compare_export(questions, log)
     card = ReportCard(
         run=Path(run).name,
-        **asdict(opened.identity),
+        run_id=opened.identity.run_id,
+        step=opened.identity.step,
+        weights=opened.identity.weights,
         parameters=sum(p.numel() for p in opened.model.parameters()),
         calibration=calibration,
         tasks=tasks,
         humaneval=humaneval,
         bits_per_byte=bits_per_byte,
         agreement=agreed,
-        **opened.conditions(),
+        settings=opened.settings(),
+        versions={name: version(name) for name in _VERSIONED_PACKAGES},
+        machine=machine(opened.device),
     )
     return card.to_json()
 
@@ -216,23 +220,25 @@ class EvaluatedRun:
         "Ask the run, exported and read by transformers, the first questions of each task again"
         first_items = {}  # task -> (items, kind)
         for task, items in questions.items():
-            known_items, _ = in_vocabulary(items[: self.options.check], self.tok)
-            first_items[task] = (known_items, TASKS[task].kind)
+            legible_items, _ = in_vocabulary(items[: self.options.check], self.tok)
+            first_items[task] = (legible_items, TASKS[task].kind)
         return agreement(self.run, self.lm, first_items, self.identity.step, log)
 
-    def conditions(self) -> dict[str, Any]:
-        "Return what results depend on: settings, versions, machine"
-        device = str(pick_device(self.options.device))
-        settings = self.options.settings() | dict(
+    @property
+    def device(self) -> str:
+        "Where the model answers"
+        return str(pick_device(self.options.device))
+
+    def settings(self) -> dict[str, Any]:
+        "Return what results depend on"
+        return self.options.settings() | dict(
             lot=SUBSET_SEED,  # the key of stored files
             bos="none: a context starts with its own first token",
             truncation="the window keeps the end",
             tokens_at_once=self.tokens_at_once,
             dtype=str(self.model.tok.weight.dtype).removeprefix("torch."),
-            device=device,
+            device=self.device,
         )
-        versions = {name: version(name) for name in _VERSIONED_PACKAGES}
-        return dict(settings=settings, versions=versions, machine=machine(device))
 
 
 def open_for_evaluation(

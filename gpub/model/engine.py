@@ -7,7 +7,9 @@ __all__ = ['left_pad', 'seen_tokens', 'RunningRequest', 'DecodeEngine']
 
 # %% ../../nbs/lib/model/engine.ipynb #f4b90cc9
 # The engine knows ids and no text. A request joins, gets one token a step and leaves when it is
-# done; whatever writes (samples, chat, rollouts, the server) writes through it.
+# done; whatever writes (samples, chat, rollouts, the server) writes through it. Texts that begin
+# together (rollouts) are one request: one cache, padded on the left, one pass a step. Requests of a
+# server begin when they like: each has a cache of its own, and those caches are read together.
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,7 +22,7 @@ from .gpt import AttentionContext, Decoder
 from .kv_cache import KVCache
 from .lean_step import OneThread, has_plain_layers, is_small_model, lean_step
 from .requests import GeneratedToken, GenerationRequest, plain_request
-from .sampling import NO_TOKEN, SamplingConfig, choose_tokens, uniform_draws
+from .sampling import NO_TOKEN, choose_tokens, uniform_draws
 
 # %% ../../nbs/lib/model/engine.ipynb #0d4bb394
 def left_pad(
@@ -146,14 +148,16 @@ class RunningRequest:
 
 # %% ../../nbs/lib/model/engine.ipynb #037f59e1
 # (ids_bt, cache) -> (b, v): the scores of what comes after the last token of each text
-_ReadFunction = Callable[[torch.Tensor, AttentionContext], torch.Tensor]
+_Forward = Callable[[torch.Tensor, AttentionContext], torch.Tensor]
 
 
 class DecodeEngine:
     """Requests are added, get one more token of each text a step, and go when they are done.
 
     It knows token ids and no text. A request's tokens do not depend on the other requests: they
-    are read one by one, or together in batch sizes that were tried to give the same bits."""
+    are read one by one, or together in batch sizes that were tried to give the same bits.
+
+    An engine is made for weights that stay: a small model's are copied (`lean_step`)."""
 
     def __init__(
         self,
@@ -167,9 +171,9 @@ class DecodeEngine:
         small = is_small_model(model)
         self.one_thread = OneThread() if small else nullcontext()
         self.device = model.tok.weight.device
-        self.read_one: _ReadFunction = self._read  # reads one token of each text
+        self.forward_one: _Forward = self._forward  # of one token of each text
         if small and has_plain_layers(model):
-            self.read_one = lean_step(model)
+            self.forward_one = lean_step(model)
         # NOTE: FSDP writes into tensors of its own, which inference mode forbids
         self.no_grad_context = torch.no_grad if _is_sliced(model) else torch.inference_mode
         self.batch_sizes = [1]  # of requests that are read together
@@ -177,7 +181,7 @@ class DecodeEngine:
         self.padding_cache = KVCache(model.cfg, self.device, size=1)
         if max_batch > 1:
             with self.no_grad_context(), self.one_thread:
-                self.batch_sizes = agreeing_batch_sizes(model, self.read_one, max_batch)
+                self.batch_sizes = agreeing_batch_sizes(model, self.forward_one, max_batch)
 
     def add_request(
         self,
@@ -192,7 +196,7 @@ class DecodeEngine:
             )
         running = RunningRequest(plain_request(request, self.model.cfg), self.model)
         with self.no_grad_context():
-            self._read_unread(running, self._read)
+            self._advance(running, self._forward)
         self.requests.append(running)
         return running
 
@@ -211,33 +215,33 @@ class DecodeEngine:
             full = [running for running in begun if running.is_full]
             for running in full:
                 running.slide()
-                self._read_unread(running, self._read)
+                self._advance(running, self._forward)
             with self.one_thread:
-                self._read_newest([running for running in begun if running not in full])
+                self._decode([running for running in begun if running not in full])
                 # 2) draw what comes next
                 written = [(running, running.draw()) for running in self.requests]
         # 3) let go of what is done
         self.requests = [running for running in self.requests if not all(running.done)]
         return written
 
-    def _read_newest(self, requests: list[RunningRequest]) -> None:
+    def _decode(self, requests: list[RunningRequest]) -> None:
         "Read the token that each text was given last: one request after the other, or together"
         if self.batch_sizes == [1]:
             for running in requests:
-                self._read_unread(running, self.read_one)
+                self._advance(running, self.forward_one)
             return
         largest = self.batch_sizes[-1]
         for start in range(0, len(requests), largest):
-            self._read_together(requests[start : start + largest])
+            self._decode_batch(requests[start : start + largest])
 
-    def _read_unread(self, running: RunningRequest, read: _ReadFunction) -> None:
+    def _advance(self, running: RunningRequest, forward: _Forward) -> None:
         "Read what a request has not read yet: its prompts, a window that slid, or one token a text"
         t = running.unread_bt.size(1)
         running.cache.open(t)
-        running.logits_bv = read(running.unread_bt, running.cache)
+        running.logits_bv = forward(running.unread_bt, running.cache)
         running.cache.advance(t)
 
-    def _read_together(self, requests: Sequence[RunningRequest]) -> None:
+    def _decode_batch(self, requests: Sequence[RunningRequest]) -> None:
         "Read the newest token of several texts, in a batch filled up to a size that agrees"
         size = next(size for size in self.batch_sizes if size >= len(requests))
         spare = size - len(requests)
@@ -245,14 +249,14 @@ class DecodeEngine:
         caches = [running.cache for running in requests] + [self.padding_cache] * spare
         batch_cache = CacheRows(caches)
         batch_cache.open(1)
-        logits_bv = self.read_one(torch.cat(ids), batch_cache)
+        logits_bv = self.forward_one(torch.cat(ids), batch_cache)
         batch_cache.advance(1)
         self.padding_cache.reset()  # it is full after one token
         rows = logits_bv[: len(requests)].split(1)  # without those that only fill the batch up
         for running, logits_1v in zip(requests, rows, strict=True):
             running.logits_bv = logits_1v
 
-    def _read(self, ids_bt: torch.Tensor, cache: AttentionContext) -> torch.Tensor:  # (b, v)
+    def _forward(self, ids_bt: torch.Tensor, cache: AttentionContext) -> torch.Tensor:  # (b, v)
         "Read tokens with the model itself, and score only what comes after the last one"
         with attention_kernels(self.device, ids_bt.size(1)):
             return self.model(ids_bt, cache, last_only=True).squeeze(1)

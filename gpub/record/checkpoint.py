@@ -62,7 +62,7 @@ class Checkpoint:
         self,
         model: nn.Module,  # of the same shape
     ) -> None:
-        "Put the weights into a model"
+        "Put the weights into a model; a checkpoint of slices or of an adapter does it another way"
         model.load_state_dict(self.model)
 
 

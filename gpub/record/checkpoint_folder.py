@@ -53,7 +53,8 @@ def kept_steps(
 
 
 class Damaged(GpubError):
-    "A checkpoint that cannot be trusted; the message says why"
+    """A checkpoint that cannot be trusted; the message says why. A search for the newest goes on to
+    an older one; any other `GpubError`, such as for a file that cannot be read, ends it"""
 
 # %% ../../nbs/lib/record/checkpoint_folder.ipynb #3cf048bf
 @dataclass(frozen=True)

@@ -221,7 +221,8 @@ def forward_backward(
         except Exception as e:  # a full memory comes in many classes
             if not out_of_memory(e):
                 raise
-        # not inside `except`: the exception holds on to the activations
+        # also drops the gradients so far; not inside `except`: the exception holds on to the
+        # activations
         batcher.shrink(batch)
 
 

@@ -43,20 +43,6 @@ from .rows import RunRows
 from .training_run import TrainingRun
 
 # %% ../../nbs/lib/train/trainer.ipynb #05efc86f
-def _recipe_for_initialized_model(
-    cfg: TrainConfig, settings: dict, context_length: int
-) -> TrainConfig:
-    "Change a recipe for a model that has learned already: all its blocks go on learning"
-    if cfg.depths and "depths" in settings:
-        raise GpubError(
-            "depths let blocks sleep that write nothing yet, and those of --init have learned to "
-            "write: leave depths out"
-        )
-    if "batch_tokens" not in settings:
-        cfg = whole_batches(cfg, context_length)
-    return replace(cfg, depths=())
-
-
 class Trainer(TrainingRun[RunOptions]):
     """A preset being trained in a folder; `go` does it, and the same call goes on after an
     interruption.
@@ -200,8 +186,15 @@ class Trainer(TrainingRun[RunOptions]):
     def begin(self, model: Decoder, placement: Placement) -> Learner:
         "Put together what learns, with the weights and the optimizer of `--init` if there is one"
         initial = self.initial
-        if initial is None:
-            return super().begin(model, placement)
+        if initial:
+            self._fill_from(initial, model)
+        learner = super().begin(model, placement)
+        if initial and initial.optimizer:
+            restore_optimizers(learner.model, learner.opts, initial.optimizer)
+        return learner
+
+    def _fill_from(self, initial: InitialWeights, model: Decoder) -> None:
+        "Put the weights of `--init` into a new model"
         if initial.tensors is None:
             raise GpubError(
                 f"{self.out} has no whole checkpoint: delete the folder, and begin again with the "
@@ -212,10 +205,6 @@ class Trainer(TrainingRun[RunOptions]):
             model.load_state_dict(initial.fitted(self.model_cfg.context_length))
         start = f"step {initial.facts['step']} of {initial.facts['source']}"
         self.log(f"begins with the weights of {start}, optimizer {initial.facts['optimizer']}")
-        learner = super().begin(model, placement)
-        if initial.optimizer:
-            restore_optimizers(learner.model, learner.opts, initial.optimizer)
-        return learner
 
     def make_objective(self) -> Objective:
         "Make what is minimised, compiling the loss on the next batch; then read ahead for a GPU"
@@ -275,6 +264,20 @@ class Trainer(TrainingRun[RunOptions]):
         "Read the rows of the step that comes next, onto the device"
         length = context_length_at(self.state.step, self.cfg, self.model_cfg.context_length)
         return self.batches(self.state.step, length).to(self.device)
+
+
+def _recipe_for_initialized_model(
+    cfg: TrainConfig, settings: dict, context_length: int
+) -> TrainConfig:
+    "Change a recipe for a model that has learned already: all its blocks go on learning"
+    if cfg.depths and "depths" in settings:
+        raise GpubError(
+            "depths let blocks sleep that write nothing yet, and those of --init have learned to "
+            "write: leave depths out"
+        )
+    if "batch_tokens" not in settings:
+        cfg = whole_batches(cfg, context_length)
+    return replace(cfg, depths=())
 
 
 def _read_corpus(

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Generic, Literal, Protocol, Self, TypeVar
 
 import torch
 
@@ -44,7 +44,20 @@ from .step_recorder import StepRecorder
 from .trackers import check_tracker, tracker
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0005
-_Options = TypeVar("_Options")  # `RunOptions`, or those of a method of tuning
+class _RunOptions(Protocol):
+    "What every kind of run is asked for: `RunOptions`, or those of a method of tuning"
+
+    begun: float | None  # by `time.perf_counter`: the bill counts from there; None: from now
+    free: Collection[str]  # settings of `train` that may be others than when the run began
+    keep: int  # checkpoints kept beside the milestones
+    mirror: str | None  # a second folder for everything
+    paid: bool  # the machine was paid for since the last process of this run ended
+    parallel: Literal["ddp", "fsdp", "hsdp"]  # how processes share the model
+    track: str  # who draws the curves, beside log.jsonl
+    usd_per_hour: float  # what the machine costs
+
+
+_Options = TypeVar("_Options", bound=_RunOptions)
 
 
 class TrainingRun(ABC, Generic[_Options]):
@@ -113,7 +126,7 @@ class TrainingRun(ABC, Generic[_Options]):
         return self.out
 
     @contextmanager
-    def opened(self) -> Iterator["TrainingRun"]:
+    def opened(self) -> Iterator[Self]:
         """Hold the folder and the processes while `steps` are made, and finish a run that reached
         its last one; raises `Interrupted` after a saved stop, `GpubError` for anything refused"""
         self.prepare()
@@ -126,9 +139,10 @@ class TrainingRun(ABC, Generic[_Options]):
         ):
             # 1) the folder is this run's alone
             self.world.on_main(closed_at_end.enter_context, lock_folder(self.out, self.log))
-            self.ledger = Ledger(None, self.options.usd_per_hour)  # written by process 0 alone
             # 2) the model, from the newest checkpoint or new
             self.restore_or_begin()
+            self.ledger = Ledger(None, self.options.usd_per_hour)
+            # that of process 0 is written
             self.world.on_main(self._open_ledger, closed_at_end)
             # 3) steps, made by whoever has opened the run
             has_steps_left = self.state.step < self.cfg.steps

@@ -13,7 +13,7 @@ __all__ = ['GrpoConfig', 'Questions', 'AnswerBatch', 'GrpoObjective', 'measure_s
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from ..model.sampling import SamplingConfig
 from ..model.gpt import Decoder
 from ..train.memory import Loss
 from ..train.parallel import World
-from .losses import group_advantages, kl_penalized_rewards, policy_gradient_loss
+from .losses import Penalty, group_advantages, kl_penalized_rewards, policy_gradient_loss
 from .rollouts import answer_logprobs, as_chats, eval_mode, one_per_row, sample_answers
 from ..data.batch import IGNORED
 
@@ -46,7 +46,7 @@ class GrpoConfig(Config):
     longest: _AnswerLength = 64  # tokens of an answer
     temperature: _AboveZero = 1.0  # of the answers, and of the probabilities in the loss
     # what keeps the model near its beginning; see `tune.losses`
-    penalty: Literal["none", "reward", "k3", "k3_ratio"] = "none"
+    penalty: Penalty = "none"
     beta: NotNegative = 0.0  # price of a nat of distance
     # divide by the group's deviation: the paper's advantages times group / (group - 1)
     scale_rewards: bool = False
@@ -172,7 +172,8 @@ class GrpoObjective:
                 reference_logprobs_bt = answer_logprobs(
                     self.reference, batch, temperature=cfg.temperature
                 )
-            # the plain estimator of the KL divergence (k1): how much likelier an answer has become,
+            # asked also where no penalty needs it: a row of the log has the distance. It is the
+            # plain estimator of the KL divergence (k1): how much likelier an answer has become,
             # in nats; a mean of few answers may be below 0. Both are 0 outside the answers, so the
             # sum is over answer tokens alone
             distance_bt = sampler_logprobs_bt - reference_logprobs_bt
@@ -225,11 +226,11 @@ def measure_signal(
         with eval_mode(model):
             drawn = sample_answers(model, questions.prompts, cfg.longest, end_id, seed, sampling)
         rewards_an[k] = [questions.reward(n, answer) for n, answer in enumerate(drawn)]
-    unequal = [_unequal_groups(rewards_a, cfg.group) for rewards_a in rewards_an.T]
+    unequal = [_signal_share(rewards_a, cfg.group) for rewards_a in rewards_an.T]
     return dict(p_right=float((rewards_an > 0).mean()), signal=float(np.mean(unequal)))
 
 
-def _unequal_groups(rewards: np.ndarray, group: int) -> float:
+def _signal_share(rewards: np.ndarray, group: int) -> float:
     "Compute the share of the groups among some answers whose rewards are not all the same"
     # over all groups that can be chosen, as in pass@k: without the bias of p^group for a p that was
     # itself estimated from few answers
