@@ -211,17 +211,17 @@ class _Steps:
         self.marks: list[dict[str, Counter]] = []  # at the start of every micro-batch
         self.lost: list[str] = []  # parameters without a gradient
         batch = stage.batches(0, self.context_length).to(stage.place.device)
-        place = stage.place
+        world = stage.place.world
         self.objective = NextToken(
             learner.token_loss(batch.ids, batch.targets),
             stage.batches,
             stage.cfg,
             stage.model_cfg.context_length,
-            place.device,
-            place.world,
+            stage.place.device,
+            world,
         )
         self.loss_of = share_gradients(
-            learner.model, self.objective.loss, place.world, place.parallel
+            learner.model, self.objective.loss, world, stage.place.parallel
         )
         if isinstance(self.loss_of, nn.parallel.DistributedDataParallel):
             share_as_one(self.loss_of, lambda size: meters.traffic.add("all-reduce", size))
