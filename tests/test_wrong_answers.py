@@ -559,23 +559,31 @@ def beta_for(p, goal):
     ("04_dpo", "diagnose"): [
         # the loss alone
         """
-def diagnose(log):
+def diagnose(log, tokens):
     return "not learning" if log[-1]["loss"] > 0.68 else "healthy"
 """,
         # the last row alone
         """
-def diagnose(log):
+def diagnose(log, tokens):
     if abs(log[-1]["loss"] - math.log(2)) < 0.01:
         return "not learning"
-    return "collapse" if log[-1]["chosen_gain"] < -1 else "healthy"
+    return "collapse" if log[-1]["chosen_gain"] / tokens < -0.5 else "healthy"
 """,
         # any fall is a collapse
         """
-def diagnose(log):
+def diagnose(log, tokens):
     end = log[-max(1, len(log) // 10) :]
     if abs(np.mean([r["loss"] for r in end]) - math.log(2)) < 0.01:
         return "not learning"
-    return "collapse" if np.mean([r["rejected_gain"] for r in end]) < -1 else "healthy"
+    return "collapse" if np.mean([r["rejected_gain"] for r in end]) / tokens < -0.5 else "healthy"
+""",
+        # nats of an answer, whatever its length
+        """
+def diagnose(log, tokens):
+    end = log[-max(1, len(log) // 10) :]
+    if abs(np.mean([r["loss"] for r in end]) - math.log(2)) < 0.01:
+        return "not learning"
+    return "collapse" if np.mean([r["chosen_gain"] for r in end]) < -2.5 else "healthy"
 """,
     ],
     ("05_grpo", "smallest_group"): [

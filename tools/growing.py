@@ -1,10 +1,13 @@
 """A grown model beside one from scratch, at equal steps and at equal cost, with three seeds: lines
-of sums (chapter 8 of season 3) and plays (lib/train/growing). Filed as data/growing.json.
+of sums (chapter 8 of season 3) and plays (lib/train/growing). And on plays, a model that grows in
+depth alone: new blocks that write zeros beside copies of the old ones. Filed as data/growing.json.
 
-python tools/growing.py     about 5 minutes of one quiet core
+python tools/growing.py            about 7 minutes of one quiet core
+python tools/growing.py copies     the last part alone, about 1 minute
 """
 
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -122,7 +125,54 @@ def measured(task, seed):
     return row
 
 
+COPIES = dict(each_twice=(0, 0, 1, 1), stacked=(0, 1, 0, 1))  # which old block each new one is
+
+
+def with_copies(small, cfg, places):
+    "A deeper model whose blocks are copies of those of a small one"
+    model = Llama(cfg)
+    model.load_state_dict(small.state_dict(), strict=False)
+    for block, place in zip(model.blocks, places, strict=True):
+        block.load_state_dict(small.blocks[place].state_dict())
+    return model
+
+
+def measured_copies(task, seed):
+    "The losses of a small model, and of models twice as deep: with zeros, copied, from scratch"
+    first, second = task.seeds(seed)
+    deep = grown_config(task.small, n_layers=4)
+    torch.manual_seed(seed)
+    small = Llama(task.small)
+    row = dict(seed=seed, small=task.learn(small, task.steps_small, first))
+    torch.manual_seed(seed)
+    starts = dict(zeros=grow(small, deep))
+    starts |= {name: with_copies(small, deep, places) for name, places in COPIES.items()}
+    for name, model in starts.items():
+        row[f"{name}_begins"] = task.loss(model)
+        row[name] = task.learn(model, task.steps_large, second)
+    price = task.steps_small * flops_per_token(task.small) / flops_per_token(deep)
+    row["equal_cost_steps"] = round(task.steps_large + price)
+    torch.manual_seed(seed)
+    row["equal_cost"] = task.learn(Llama(deep), row["equal_cost_steps"], second)
+    print("deeper,", task.unit, {k: round(v, 3) for k, v in row.items()}, flush=True)
+    return row
+
+
+def filed_copies():
+    "Copies beside zeros on plays, with what they cost"
+    began = time.process_time()
+    task = Plays()
+    rows = [measured_copies(task, seed) for seed in SEEDS]
+    steps = dict(steps_small=task.steps_small, steps_large=task.steps_large)
+    spent = dict(cpu_seconds=round(time.process_time() - began))
+    return dict(unit=task.unit, **steps, machine=machine("cpu"), **spent, rows=rows)
+
+
 def main():
+    if sys.argv[1:] == ["copies"]:
+        filed = json.loads(FILED.read_text(encoding="utf-8")) | dict(copies=filed_copies())
+        write_atomic(FILED, json.dumps(filed, indent=1) + "\n")
+        return
     began = time.process_time()
     filed = dict(command="python tools/growing.py", machine=machine("cpu"), threads=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +181,7 @@ def main():
             rows = [measured(task, seed) for seed in SEEDS]
             filed[name] = dict(unit=task.unit, **steps, rows=rows)
     filed["cpu_seconds"] = round(time.process_time() - began)
+    filed["copies"] = filed_copies()
     write_atomic(FILED, json.dumps(filed, indent=1) + "\n")
 
 

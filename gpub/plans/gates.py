@@ -50,6 +50,7 @@ TUNED_METRICS = (  # columns of the log of a run that learns to answer
     "well_formed",  # share of answers in the form of the template
     "forgotten",  # bits per byte of old text that the phase has cost
     "val_chosen_gain",  # nats that the better answers have gained
+    "val_chosen_token_gain",  # the same for each of their tokens
     "val_ordered",  # share of pairs that moved apart the right way
 )
 
@@ -231,6 +232,8 @@ _WORDS = dict(
     kl=("the distance from the model before", "{:,.4g} nats"),
     well_formed=("the share of answers in the form of the template", "{:.1%}"),
     val_ordered=("the share of pairs that moved apart the right way", "{:.1%}"),
+    val_chosen_token_gain=("what the better answers have gained", "{:.2f} nats a token"),
+    val_reward=("the mean reward of answers to held-out questions", "{:.1%}"),
 )
 
 

@@ -243,6 +243,7 @@ class DpoObjective:
         other_b = (now.rejected - before.rejected).detach()
         return loss, dict(
             chosen_gain=gain_b.sum() / piece.size,
+            chosen_token_gain=gain_b.sum() / piece.answered.to(device),
             rejected_gain=other_b.sum() / piece.size,
             ordered=(gain_b > other_b).sum() / piece.size,
         )

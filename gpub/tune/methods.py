@@ -295,9 +295,11 @@ class DpoMethod(TuningMethod):
         before = self.before.val
         chosen_gain = now.chosen - before.chosen
         rejected_gain = now.rejected - before.rejected
+        answered = sum(int(pair.chosen.learned[1:].sum()) for pair in self.val)
         return dict(
             val_loss=float(preference_loss(self.dpo, self.val, now, before)),
             val_chosen_gain=float(chosen_gain.mean()),
+            val_chosen_token_gain=float(chosen_gain.sum()) / answered,
             val_ordered=float((chosen_gain > rejected_gain).float().mean()),
             **well_formed_scores(learner, self.tok, [pair.chosen for pair in self.val]),
         )
