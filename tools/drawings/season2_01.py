@@ -15,8 +15,8 @@ def two_blocks():
         height=388,
     )
     columns = (
-        ("GPT-2", "LayerNorm", "heads 32 / 32", "MLP: GELU", "learned, added once", "thing"),
-        ("Llama", "RMSNorm", "heads 32 / 8", "SwiGLU", "RoPE, inside attention", "good"),
+        ("GPT-2", "LayerNorm", "heads 32 / 32", "MLP: GELU", "positions", "thing"),
+        ("Llama", "RMSNorm", "heads 32 / 8", "SwiGLU", "RoPE", "good"),
     )
     for i, (name, norm, attention, ffn, positions, kind) in enumerate(columns):
         x, left, wide = 24 + i * 202, 52 + i * 202, 142
@@ -29,8 +29,8 @@ def two_blocks():
             d.arrow((x, foot - 25), small.left)
             d.arrow(small.top, big.bottom)
             d.arrow(big.top, (big.top[0], foot - 118), (plus.x + plus.w, foot - 118))
-        d.text(left + wide / 2, 354, "positions:", "note")
-        d.text(left + wide / 2, 372, positions, "note")
+        where = "learned, added once" if kind == "thing" else "inside attention"
+        d.box(left, 340, wide, 40, positions, where, kind=kind)
     return d
 
 
