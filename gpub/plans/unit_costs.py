@@ -26,7 +26,7 @@ def all_reduce_seconds(
     gb_s: float,  # of one link, one direction
 ) -> float:
     """Return how long a ring takes, which sends 2(n-1)/n of the bytes through each link
-    (Patarasu and Yuan 2009)"""
+    (Patarasuk and Yuan 2009)"""
     if n < 1 or gb_s <= 0:
         raise GpubError(f"at least 1 card and a link above 0 GB/s, got {n} and {gb_s}")
     return 2 * (n - 1) / n * size / (1e9 * gb_s)
