@@ -90,6 +90,7 @@ def _write_one(
     end: int,
     seed: int = 0,
     sampling: SamplingConfig = SamplingConfig(),
+    others_before: int = 0,
 ) -> list[np.ndarray]:
     "In place of `sample_answers`: one token with the cache of all, then answers of full length"
     weight = model.tok.weight
