@@ -69,7 +69,7 @@ def memory_over_a_step():
         ("start", 0, 0),
         ("block 1", 2, 0),
         ("block 2", 4, 0),
-        ("loss", 6, 0),
+        ("block 3", 6, 0),
         ("block 3", 4, 1),
         ("block 2", 2, 2),
         ("block 1", 0, 3),
@@ -85,6 +85,8 @@ def memory_over_a_step():
                 d.box(x, y, wide, size * unit, str(size), kind=kind, corner=2, font="number")
         total = 9 + gradients + activations
         d.text(x + wide / 2, y - 7, str(total), "title" if total == 15 else "name")
+        if total == 15:
+            d.text(x + wide / 2, y - 26, "at the loss", "note")
         d.text(x + wide / 2, floor + 18, name)
     d.text(left + 2 * 50 + wide / 2, floor + 42, "forward", "name")
     d.text(left + 5 * 50 + wide / 2, floor + 42, "backward", "name")
