@@ -46,6 +46,9 @@ from gpub.tune.measures import JudgedTurn, right_shares
 from gpub.tune.sets import skills_asked
 from tools.skills import WEIGHTS, packed_model
 
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
 DAYS = "Saturday Sunday Monday Tuesday Wednesday Thursday Friday".split()
 
 
@@ -80,17 +83,22 @@ def zeller(date):
 def test_sums_and_differences(turns):
     for name in ("sum", "difference", "long"):
         for turn in of_skill(turns, name):
-            a, sign, b = re.fullmatch(r"(\d+)([-+])(\d+)", turn.content).groups()
-            right = int(a) + int(b) if sign == "+" else int(a) - int(b)
-            assert said(turn) == str(right)
-            assert a in turn.question and b in turn.question
+            a, sign, b = re.fullmatch(r"(-?[\d.]+)([-+])([\d.]+)", turn.content).groups()
+            assert b in turn.question.replace(",", "")
+            a, b = Fraction(a), Fraction(b)
+            right = a + b if sign == "+" else a - b
+            assert Fraction(said(turn)) == right
+            if right.denominator == 1:
+                assert said(turn) == str(right)
 
 
 def test_products_quotients_and_going_on(turns):
     for name in ("product", "quotient", "then"):
         for turn in of_skill(turns, name):
-            a, sign, b = re.fullmatch(r"(\d+)([-+*/])(\d+)(?: then)?", turn.content).groups()
-            a, b = Fraction(a), Fraction(b)
+            a, sign, b, percent = re.fullmatch(
+                r"(\d+)([-+*/])(\d+)(?: then)?( percent)?", turn.content
+            ).groups()
+            a, b = Fraction(a) / (100 if percent else 1), Fraction(b)
             if sign == "/" and b == 0:
                 assert said(turn) == "Nobody can divide by zero."
                 continue
@@ -159,11 +167,26 @@ def test_the_scratch_of_a_weekday_is_three_small_tables():
 
 
 def test_dates_and_days_between(turns):
+    months = leaps = 0
     for turn in of_skill(turns, "date"):
+        if year := re.fullmatch(r"leap year (\d+)", turn.content):
+            right = "no" not in said(turn).split()
+            days = (datetime.date(int(year[1]), month, day) for month, day in ((2, 28), (3, 1)))
+            february, march = map(zeller, days)
+            assert right == (march != (february + 1) % 7)
+            leaps += 1
+            continue
+        if month := re.match(r"days of (\w+)", turn.content):
+            n = "0 31 28 31 30 31 30 31 31 30 31 30 31".split()[MONTHS.index(month[1]) + 1]
+            assert said(turn).startswith(f"{n} days")
+            assert ("29" in said(turn)) == (month[1] == "February")
+            months += 1
+            continue
         date, step = turn.content.split()
         right = datetime.date.fromisoformat(date).toordinal() + int(step)
         found = datetime.datetime.strptime(said(turn), "%d %B %Y")
         assert found.toordinal() == right
+    assert min(months, leaps) > 20
     for turn in of_skill(turns, "between"):
         a, b = map(datetime.date.fromisoformat, turn.content.split()[1:])
         assert said(turn).split()[0] == str(b.toordinal() - a.toordinal())
@@ -175,7 +198,14 @@ UNITS = {  # in meters, grams, seconds, liters
     "inches": Fraction(254, 10_000), "feet": Fraction(3048, 10_000), "miles": Fraction(1609),
     "kg": 1000, "g": 1, "t": 10**6, "pounds": Fraction(4536, 10),
     "hours": 3600, "minutes": 60, "seconds": 1, "days": 86_400, "weeks": 604_800,
-    "l": 1, "ml": Fraction(1, 1000),
+    "l": 1, "ml": Fraction(1, 1000), "ounces": Fraction(2835, 100), "stone": 6350,
+}  # fmt: skip
+
+
+ROUNDED = {  # where a mile is no 1,609 meters, and units that are not all of one length
+    ("miles", "feet"): 5280,
+    ("years", "months"): 12, ("months", "years"): Fraction(1, 12), ("years", "days"): 365,
+    ("years", "weeks"): 52,
 }  # fmt: skip
 
 
@@ -186,10 +216,9 @@ def test_units(turns):
         if of in "CF":
             right = Fraction(n) * 9 / 5 + 32 if of == "C" else (Fraction(n) - 32) * 5 / 9
             assert unit == {"C": "°C", "F": "°F"}[to]
-        elif of == "years":
-            right = 12 * int(n)
         else:
-            right = int(n) * Fraction(UNITS[of]) / UNITS[to]
+            by = ROUNDED.get((of, to)) or Fraction(UNITS[of]) / UNITS[to]
+            right = Fraction(n) * by
             assert unit == to
         assert abs(Fraction(value) - right) <= Fraction(1, 200)
 
@@ -211,46 +240,110 @@ def test_roman_numerals(turns):
     assert not any(re.search(r"([IXCM])\1{3}|([VLD])\2", text) for text in written)
 
 
-def test_letters_and_sorting(turns):
+def test_letters(turns):
     for turn in of_skill(turns, "letters"):
         first, second = re.fullmatch(r"(\w+) (?:in )?(\w+)", turn.content).groups()
-        right = len(second) if first == "length" else sum(c == first for c in second)
-        assert said(turn) == str(right)
+        if " in " in turn.content:
+            right = str(sum(c == first for c in second))
+        elif first == "length":
+            right = str(len(second))
+        else:
+            right = dict(first=second[0], last=second[-1], capitals=second.upper())[first]
+        assert said(turn) == right
     assert spell_and_count("strawberry", "r") == "str1awber2r3y"
+
+
+DOWN = re.compile("(?i)large to|desc|biggest first|largest first|highest to|big to|decreas|falling")
+
+
+def test_sorting(turns):
+    ups = downs = alone = 0
     for turn in of_skill(turns, "sort"):
-        down, items = re.fullmatch(r"sort (\w+) \[(.*)\]", turn.content).groups()
-        items = [int(item) for item in items.split(", ")]
+        items = [int(item) for item in re.findall(r"\d+", turn.content)]
         heard = [int(item) for item in said(turn).split(", ")]
+        if len(heard) == 1 < len(items):
+            assert heard[0] in (min(items), max(items))
+            alone += 1
+            continue
         pairs = list(zip(heard, heard[1:]))
-        assert all(a > b if down == "True" else a < b for a, b in pairs)
+        up = all(a < b for a, b in pairs)
+        assert up or all(a > b for a, b in pairs)
         assert set(heard) == set(items) and len(heard) == len(items)
+        if DOWN.search(turn.question):
+            assert not up
+        ups += up
+        downs += not up
+    assert min(ups, downs, alone) > 20
     for turn in of_skill(turns, "words"):
+        items = re.findall(r"'(\w+)'", turn.content)
         heard = said(turn).split(", ")
-        assert all(a < b for a, b in zip(heard, heard[1:]))
-        assert set(heard) == set(re.findall(r"'(\w+)'", turn.content))
+        if len(heard) == 1 < len(items):
+            assert heard[0] in items
+            continue
+        assert heard in (sorted(items), sorted(items, reverse=True))
 
 
 def test_a_name_is_remembered_and_a_result_is_gone_on_with():
-    told = untold = went_on = 0
+    told = untold = went_on = facts = 0
     for talk in draw_conversations(3000, seed=4, turns=TURNS):
         name = None
+        known = {}
         before = None
         for turn in talk:
-            if turn.skill == "name":
+            if turn.skill == "name" and turn.content.startswith("name "):
                 name = turn.content.removeprefix("name ")
                 assert name.lower() in turn.question.lower() and name in turn.answer
-            if turn.skill == "recall" and name:
+            elif turn.skill == "name":
+                key, value = turn.content.removeprefix("fact ").split(" ", 1)
+                assert value.lower() in turn.question.lower()
+                known[key] = value
+            if turn.skill == "recall" and turn.content.startswith("fact "):
+                key, value = turn.content.removeprefix("fact ").split(" ", 1)
+                assert value in turn.answer and known.get(key, value) == value
+                facts += key in known
+            elif turn.skill == "recall" and turn.content.startswith("age "):
+                a, b = turn.content.removeprefix("age ").split("+")
+                assert said(turn) == f"You will be {int(a) + int(b)}."
+            elif turn.skill == "recall" and turn.content.startswith("name "):
                 assert turn.answer == f"Your name is {name}."
                 told += 1
             elif turn.skill == "recall":
                 assert "not told me" in turn.answer
+                assert name is None or turn.content.startswith("no fact")
                 untold += 1
             if turn.skill == "then":
-                assert turn.content.startswith(said(before))
-                assert before.skill in ("sum", "difference", "product", "quotient", "long", "then")
+                number = re.match(r"-?\d+", turn.content)[0]
+                heard = f"{said(before)} {before.content} {before.question}"
+                assert number in re.findall(r"-?\d+", heard)
                 went_on += 1
             before = turn
-    assert min(told, untold, went_on) > 50
+    assert min(told, untold, went_on, facts) > 50
+
+
+def test_a_follow_up_goes_on_with_the_turn_before():
+    "The same letter in another word, the same list the other way, the same units of another amount"
+    letters = lists = units = 0
+    for talk in draw_conversations(3000, seed=12, turns=TURNS):
+        for before, turn in zip(talk, talk[1:]):
+            if before.skill != turn.skill:
+                continue
+            again = re.match(r"(?i)(and|what about|how about|now)\b", turn.question)
+            asked = turn.content.split()
+            was = before.content.split()
+            if turn.skill == "letters" and again and turn.question.lower().find(asked[-1]) > 0:
+                if asked[1:2] == ["in"] and was[1:2] == ["in"] and was[-1] != asked[-1]:
+                    assert asked[0] == was[0]
+                    letters += 1
+            if turn.skill == "words" and turn.content == before.content:
+                heard = [said(one).split(", ") for one in (before, turn)]
+                if len(heard[0]) == 1:
+                    continue
+                assert heard[1] == heard[0][::-1] or len(heard[1]) == 1
+                lists += 1
+            if turn.skill == "units" and re.fullmatch(r"(?i)what about [\d.]+ *\??", turn.question):
+                assert asked[1:] == was[1:]
+                units += 1
+    assert min(letters, lists, units) > 10
 
 
 def test_what_it_cannot_do_is_refused_in_many_ways(turns):
@@ -400,7 +493,8 @@ def test_the_receipt_counts_its_own_transcripts():
     receipt = read_json(shipped("skills.json"))
     seeds = [seed["phases"]["sft"]["exam"] for seed in receipt["seeds"]]
     assert len(seeds) == 3
-    for n, exam in enumerate([*seeds, receipt["longer"]["phases"]["sft"]["exam"]]):
+    longer = receipt["longer"]["phases"]["sft"]["exam"]
+    for n, exam in enumerate([*seeds, longer, receipt["packed"]]):
         for talk in exam["talks"] + exam["mistakes"]:
             for turn in talk:
                 wanted = SkillTurn(turn["skill"], "", turn["question"], turn["wanted"])
@@ -418,3 +512,10 @@ def test_every_seed_passes_the_gates_of_the_plan():
         last = seed["phases"]["sft"]["rows"][-1]
         assert last["step"] == plan.phase("sft").until
         assert all(gate.holds(last[gate.metric]) for gate in gates)
+
+
+def test_the_gates_stand_at_half_of_what_the_kept_model_reaches():
+    "Nobody has walked the broader lessons from nothing: the gates only catch a broken run"
+    reached = read_json(shipped("skills.json"))["packed"]["shares"]
+    for gate in read_plan("chat-skills").phase("sft").gates:
+        assert 0.4 * reached[gate.metric] < 2 * gate.least <= reached[gate.metric]

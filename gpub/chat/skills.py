@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['REFUSAL', 'ALPHABET', 'Draw', 'SKILLS', 'SKILL_NAMES', 'TURNS', 'SkillTurn', 'TalkState', 'is_held_out_content',
-           'is_right_answer', 'call_text', 'type_phrase', 'add_in_columns', 'subtract_in_columns', 'draw_sum',
-           'draw_difference', 'draw_product', 'draw_quotient', 'draw_long', 'draw_then', 'write_date',
+           'is_right_answer', 'is_follow_up', 'call_text', 'type_phrase', 'add_in_columns', 'subtract_in_columns',
+           'draw_sum', 'draw_difference', 'draw_product', 'draw_quotient', 'draw_long', 'draw_then', 'write_date',
            'weekday_scratch', 'draw_weekday', 'draw_date', 'draw_between', 'draw_units', 'roman_parts', 'draw_roman',
            'spell_and_count', 'draw_letters', 'draw_sort', 'draw_words', 'draw_name', 'draw_recall', 'draw_small_talk',
            'draw_refusal', 'Skill', 'find_skills', 'draw_turn', 'draw_conversation', 'draw_conversations',
@@ -19,7 +19,7 @@ import random
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class TalkState:
 
     name: str = ""  # of the user, once it was told
     number: int | None = None  # the result of the turn before, where that was a calculation
+    topic: tuple = ()  # the skill of the turn before, and what "and in banana?" needs of it
+    facts: dict[str, str] = field(default_factory=dict)  # what the user told: where they live
 
 
 def is_held_out_content(
@@ -73,6 +75,15 @@ def is_right_answer(
     return words == without_scratch(turn.answer).strip().lower()
 
 
+def is_follow_up(
+    rng: random.Random,  # draws
+    state: TalkState,  # of the conversation so far
+    skill: str,  # that is about to be asked
+) -> bool:
+    "Draw whether a turn only makes sense after the one before, such as: and in banana?"
+    return state.topic[:1] == (skill,) and rng.random() < 0.75
+
+
 def call_text(
     *calculations: str,  # for the calculator, each of two whole numbers
 ) -> str:
@@ -80,8 +91,32 @@ def call_text(
     return "".join(f"<call>{one}</call><result>{calculate(one)}</result>" for one in calculations)
 
 # %% ../../nbs/lib/chat/skills.ipynb #1ce1e2e9
-_OPENINGS = ("please ", "hey, ", "hi, ", "ok, ", "hello, ", "ok ", "well, ", "now ")
-_TYPO_SHARE = 0.08  # of the phrases have a letter out of place
+_OPENINGS = (
+    "please ;hey, ;hi, ;ok, ;hello, ;ok ;well, ;now ;hi! ;hello! ;hey ;hi ;so, ;so "
+    ";thanks. ;cool. ;"
+    "great. ;nice, ;and now ;alright, ;good morning, ;good evening. ;hmm, ;um, ;right, ;ok then, ;"
+    "sorry, ;next: ;quick one: ;thanks! now ;good. now ;oh, "
+).split(";")
+_ASKING = (
+    "can you tell me ;could you tell me ;do you know ;tell me ;i want to know ;please tell me ;"
+    "i need to know ;quick question: ;question: ;let me ask: ;next question: ;another one: ;"
+    "i wonder, ;would you know ;can u tell me ;could you please tell me ;any idea "
+).split(";")
+_ENDINGS = (" please;, please; thanks; pls; for me; then; please!;, thank you; now").split(";")
+_SHORTER = (  # as people write who are in a hurry
+    ("what is ", "whats "),
+    ("what is ", "what's "),
+    ("what is ", "wats "),
+    ("how many ", "how mny "),
+    ("how much ", "how mch "),
+    ("you ", "u "),
+    ("are ", "r "),
+    (" and ", " & "),
+    ("i am ", "im "),
+    ("please", "plz"),
+)
+_CHOICE = re.compile(r"\[([^]]*)\]")
+_TYPO_SHARE = 0.12  # of the phrases have a letter out of place
 
 
 def _mistyped(rng: random.Random, word: str) -> str:
@@ -107,20 +142,26 @@ def _with_typo(rng: random.Random, phrase: str) -> str:
 
 def type_phrase(
     rng: random.Random,  # draws
-    phrases: Sequence[str],  # in lower case; {a} is a place for a content, ? ends a question
+    # in lower case; {a} is a place for a content, [is|was] is one of the two, ? ends a question
+    phrases: Sequence[str],
     **contents: object,  # of the places
 ) -> str:
     "Draw a phrase, and type it as people do"
     phrase = rng.choice(phrases)
     is_question = phrase.endswith("?")
     phrase = phrase.removesuffix("?")
+    phrase = _CHOICE.sub(lambda choice: rng.choice(choice[1].split("|")), phrase)
+    if rng.random() < 0.1:
+        phrase = phrase.replace(*rng.choice(_SHORTER))
     if rng.random() < _TYPO_SHARE:
         phrase = _with_typo(rng, phrase)
     text = phrase.format(**contents)
-    if rng.random() < 0.08:
+    if rng.random() < 0.06 and is_question and not phrase.startswith("and "):
+        text = rng.choice(_ASKING) + text
+    elif rng.random() < 0.1:
         text = rng.choice(_OPENINGS) + text
-    if rng.random() < 0.04:
-        text += rng.choice((" please", ", please", " thanks"))
+    if rng.random() < 0.06:
+        text += rng.choice(_ENDINGS)
     case = rng.random()
     if case < 0.5:
         text = text.lower()
@@ -195,6 +236,17 @@ _SUM_PHRASES = (
     "tell me {a}+{b}",
     "i have {a} apples and get {b} more. how many apples do i have?",
     "i had {a} euros and earned {b}. how much do i have now?",
+    "[what is|what's|whats|compute|work out|give me|find|do|how about] {a}[+| + | plus ]{b}?",
+    "[what do you get if you|what happens if i|if i] add {a} [to|and] {b}?",
+    "{a} and {b} [together|in total|added up]?",
+    "{a} plus {b} [is what|is|makes|equals]?",
+    "the sum of {a} and {b}",
+    "[can|could] you [add|sum] [up|] {a} and {b}?",
+    "[i|we|you] [have|got|buy] {a} [books|pens|cards|eggs] and [then|] [{b} more|another {b}]. "
+    "how many [is that|are there|do i have now|in total]?",
+    "[tom|anna|my sister|a farmer] has {a} [coins|sheep|balls|cakes] and [i have|finds|gets] {b}"
+    "[, how many| how many|. how many] [together|altogether|in all]?",
+    "there are {a} [boys|cats|cars] and {b} [girls|dogs|buses][.|,| |] how many in total?",
 )
 _DIFFERENCE_PHRASES = (
     "{a}-{b}",
@@ -214,6 +266,17 @@ _DIFFERENCE_PHRASES = (
     "tell me {a}-{b}",
     "i have {a} euros and spend {b}. how much is left?",
     "i had {a} apples and ate {b}. how many are left?",
+    "[what is|what's|whats|compute|work out|give me|find|do|how about] {a}[-| - | minus ]{b}?",
+    "what is {a} take away {b}?",
+    "{a} [take away|less|minus] {b}",
+    "[what is|tell me] the difference between {a} and {b}?",
+    "[what do you get if you|what is left if i] take {b} [from|off] {a}?",
+    "[can|could] you [take|subtract] {b} from {a}?",
+    "[i|we] [have|had|got] {a} [eggs|books|coins|cakes] and [lose|give away|sell|break|eat] {b}"
+    "[, how many| how many|. how many] [are left|do i have left|remain|now|left]?",
+    "[tom|anna|a shop|my brother] has {a} [pens|cards|cars][, | and ][he|she] [sells|loses] {b}"
+    "[. |, ]how many [are left|remain|are there now]?",
+    "it costs {b} and i [pay with|give] {a}[, |. ][how much change do i get|what is my change]?",
 )
 _COLUMN_LIMIT = 1000  # numbers from here on go to the calculator
 
@@ -237,20 +300,53 @@ def _minus_answer(a: int, b: int) -> str:
     return f"<think>{subtract_in_columns(a, b)}</think>{a - b}"
 
 
+_OWN_NUMBER_PHRASES = {  # the second number is in the words
+    ("*", 2): ("[double|twice|two times] {a}", "what is [double|twice] {a}?"),
+    ("*", 3): ("[triple|three times] {a}", "what is [three times|triple] {a}?"),
+    ("/", 2): ("[halve|half of] {a}", "[what is|what's|whats] half of {a}?", "the half of {a}?"),
+    ("/", 3): ("a third of {a}", "[what is|what's] [a|one] third of {a}?"),
+    ("/", 4): ("a quarter of {a}", "[what is|what's] [a|one] quarter of {a}?"),
+}
+_SQUARE_PHRASES = (
+    "{a} squared",
+    "[what is|what's|whats] {a} squared?",
+    "[what is|] the square of {a}?",
+)
+_SAME_PHRASES = (
+    "[and|now|what about|how about|and what about] [with|] {b} [instead|]?",
+    "[the same|same|again|again but|same thing|do it again] with {b}",
+    "and if it [is|was|were] {b}?",
+)
+
+
 def draw_sum(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a sum of two numbers below 1,000"
-    a = _draw_number(rng, 3)
+    "Draw a sum of two numbers below 1,000, or another number to add to the first"
     b = _draw_number(rng, 3)
+    if is_follow_up(rng, state, "sum"):
+        a = state.topic[1]
+        state.number = a + b
+        question = type_phrase(rng, _SAME_PHRASES, b=b)
+        return SkillTurn("sum", f"{a}+{b}", question, _plus_answer(a, b))
+    a = _draw_number(rng, 3)
     state.number = a + b
+    state.topic = ("sum", a)
     question = type_phrase(rng, _SUM_PHRASES, a=a, b=b)
     return SkillTurn("sum", f"{a}+{b}", question, _plus_answer(a, b))
 
 
 def draw_difference(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a difference of two numbers below 1,000; in one of ten the second is the larger one"
+    """Draw a difference of two numbers below 1,000, or another number to take from the first; in
+    one of ten the second is the larger one"""
+    if is_follow_up(rng, state, "difference"):
+        a = state.topic[1]
+        b = _draw_number(rng, 3)
+        state.number = a - b
+        question = type_phrase(rng, _SAME_PHRASES, b=b)
+        return SkillTurn("difference", f"{a}-{b}", question, _minus_answer(a, b))
     numbers = [_draw_number(rng, 3), _draw_number(rng, 3)]
-    a, b = sorted(numbers, reverse=rng.random() < 0.9)
+    a, b = sorted(numbers, reverse=rng.random() < 0.75)
     state.number = a - b
+    state.topic = ("difference", a)
     question = type_phrase(rng, _DIFFERENCE_PHRASES, a=a, b=b)
     return SkillTurn("difference", f"{a}-{b}", question, _minus_answer(a, b))
 
@@ -274,6 +370,21 @@ _PRODUCT_PHRASES = (
     "what is the product of {a} and {b}?",
     "calculate {a} * {b}",
     "{a} boxes with {b} pens each. how many pens?",
+    "[what is|what's|whats|compute|work out|give me|find|do|how about] {a}[*| x | times ]{b}?",
+    "{a} [times|multiplied by] {b} [is what|is|makes|equals|]?",
+    "[what do you get if you|if i] multiply {a} [by|and|with] {b}?",
+    "[i|we] [have|buy] {a} [bags|boxes|packs] of {b} [eggs|sweets|cards][. |, ]how many "
+    "[is that|are there|in total|altogether]?",
+    "[one|a] [ticket|book|pen|cake] costs {b}[. |, ]how much [are|for|do] {a}?",
+)
+_PERCENT_PHRASES = (
+    "[what is|what's|how much is|] {a}[%| %| percent| per cent] of {b}?",
+    "[calculate|find|take|give me|work out] {a}[%| percent] of {b}",
+    "{a}[%| percent] of {b}",
+)
+_PERCENT_THEN_PHRASES = (
+    "[and|what about|how about|now] {a}[%| percent]?",
+    "and {a}[%| percent] of it?",
 )
 _QUOTIENT_PHRASES = (
     "{a}/{b}",
@@ -290,6 +401,12 @@ _QUOTIENT_PHRASES = (
     "can you divide {a} by {b}?",
     "calculate {a} / {b}",
     "share {a} apples among {b} people",
+    "[what is|what's|whats|compute|work out|give me|find|do|how about] {a}[/| / | divided by ]{b}?",
+    "{a} [divided by|over] {b} [is what|is|makes|equals|]?",
+    "[split|divide|share] {a} [sweets|euros|cards|eggs|] [between|among|by] {b} [people|kids|]",
+    "what is {a}/{b} as a decimal?",
+    "how many times does {b} go into {a}?",
+    "{b} [pens|books|tickets|eggs] cost {a}[. |, ]how much [is|does] one [cost|]?",
 )
 _NO_QUOTIENT = "Nobody can divide by zero."
 
@@ -303,52 +420,199 @@ def _quotient_number(a: int, b: int) -> int | None:
     return a // b if b and a % b == 0 else None
 
 
+def _typed_number(rng: random.Random, n: int) -> str:
+    "A number, now and then with commas between its thousands"
+    return f"{n:,}" if rng.random() < 0.1 else str(n)
+
+
+def _draw_percent(rng: random.Random, state: TalkState) -> SkillTurn:
+    "So many percent of a number: two calls"
+    a = rng.choice((5, 10, 15, 20, 25, 30, 40, 50, 60, 75, 80, 90, rng.randint(1, 99)))
+    if state.topic[:2] == ("product", "%"):
+        b = state.topic[2]
+        question = type_phrase(rng, _PERCENT_THEN_PHRASES, a=a)
+    else:
+        b = _draw_number(rng, 4)
+        question = type_phrase(rng, _PERCENT_PHRASES, a=a, b=b)
+    state.topic = ("product", "%", b)
+    state.number = _quotient_number(a * b, 100)
+    answer = call_text(f"{a}*{b}", f"{a * b}/100") + calculate(f"{a * b}/100")
+    return SkillTurn("product", f"{a}*{b} percent", question, answer)
+
+
 def draw_product(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a product of two numbers of up to four and three digits"
-    a = _draw_number(rng, 4)
+    """Draw a product of two numbers of up to four and three digits, now and then of longer ones;
+    some percent of a number; or another number to multiply the first with"""
+    follows = is_follow_up(rng, state, "product")
+    if follows and state.topic[1] == "%" or not follows and rng.random() < 0.2:
+        if not follows:
+            state.topic = ()
+        return _draw_percent(rng, state)
     b = _draw_number(rng, 3)
+    if follows:
+        a = state.topic[1]
+        question = type_phrase(rng, _SAME_PHRASES, b=b)
+    else:
+        a = _draw_number(rng, 4)
+        if rng.random() < 0.25:
+            a = rng.randrange(10 ** rng.randint(4, 9))
+            b = rng.randrange(10 ** rng.randint(2, 9))
+        state.topic = ("product", a)
+        if rng.random() < 0.1:
+            b = rng.choice((2, 3, a))
+            phrases = _SQUARE_PHRASES if b == a else _OWN_NUMBER_PHRASES["*", b]
+            state.number = a * b
+            answer = f"{call_text(f'{a}*{b}')}{a * b}"
+            return SkillTurn("product", f"{a}*{b}", type_phrase(rng, phrases, a=a), answer)
+        typed = dict(a=_typed_number(rng, a), b=_typed_number(rng, b))
+        question = type_phrase(rng, _PRODUCT_PHRASES, **typed)
     state.number = a * b
-    answer = f"{call_text(f'{a}*{b}')}{a * b}"
-    return SkillTurn("product", f"{a}*{b}", type_phrase(rng, _PRODUCT_PHRASES, a=a, b=b), answer)
+    return SkillTurn("product", f"{a}*{b}", question, f"{call_text(f'{a}*{b}')}{a * b}")
 
 
 def draw_quotient(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a quotient; half of them come out even"
+    "Draw a quotient, half of them come out even; or another number to divide the first by"
     b = _draw_number(rng, 3)
+    if is_follow_up(rng, state, "quotient"):
+        a = state.topic[1]
+        state.number = _quotient_number(a, b)
+        question = type_phrase(rng, _SAME_PHRASES, b=b)
+        return SkillTurn("quotient", f"{a}/{b}", question, _quotient_answer(a, b))
+    own = rng.choice((2, 3, 4)) if rng.random() < 0.15 else None
+    b = own or b
     a = b * _draw_number(rng, 3) if rng.random() < 0.5 else _draw_number(rng, 5)
     state.number = _quotient_number(a, b)
-    question = type_phrase(rng, _QUOTIENT_PHRASES, a=a, b=b)
+    state.topic = ("quotient", a)
+    phrases = _OWN_NUMBER_PHRASES["/", own] if own else _QUOTIENT_PHRASES
+    question = type_phrase(rng, phrases, a=a, b=b)
     return SkillTurn("quotient", f"{a}/{b}", question, _quotient_answer(a, b))
 
 
+def _with_point(n: int, places: int) -> str:
+    "A number of tenths or hundredths, such as 12.5"
+    if not places:
+        return str(n)
+    return f"{n // 10**places}.{n % 10**places:0{places}d}"
+
+
+def _draw_negative(rng: random.Random, state: TalkState) -> SkillTurn:
+    "A sum or a difference that begins with a number below zero"
+    a = f"-{_draw_number(rng, 3) + 1}"
+    b = _draw_number(rng, 3)
+    sign = rng.choice("+-")
+    phrases = (
+        "{a}{s}{b}",
+        "{a} {s} {b}",
+        "what is {a}{s}{b}?",
+        "what is {a} {s} {b}?",
+        "{a}{s}{b}=",
+    )
+    question = type_phrase(rng, phrases, a=a, s=sign, b=b)
+    state.number = int(calculate(f"{a}{sign}{b}"))
+    answer = call_text(f"{a}{sign}{b}") + calculate(f"{a}{sign}{b}")
+    return SkillTurn("long", f"{a}{sign}{b}", question, answer)
+
+
+def _draw_decimals(rng: random.Random, state: TalkState) -> SkillTurn:
+    "A sum or a difference of two numbers with a point: the calculator counts their hundredths"
+    places = [rng.choice((0, 1, 1, 2)), rng.choice((1, 1, 2))]
+    numbers = [(_draw_number(rng, 3), p) for p in places]
+    longest = max(places)
+    a, b = sorted(numbers, key=lambda one: one[0] * 10 ** (longest - one[1]), reverse=True)
+    sign = rng.choice("+-")
+    typed = dict(a=_with_point(*a), b=_with_point(*b))
+    question = type_phrase(rng, _SUM_PHRASES if sign == "+" else _DIFFERENCE_PHRASES, **typed)
+    whole_a, whole_b = (n * 10 ** (longest - p) for n, p in (a, b))
+    call = f"{whole_a}{sign}{whole_b}"
+    by_ten = f"{calculate(call)}/{10**longest}"
+    answer = call_text(call, by_ten) + calculate(by_ten)
+    state.number = None
+    return SkillTurn("long", f"{typed['a']}{sign}{typed['b']}", question, answer)
+
+
 def draw_long(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a sum or a difference of which one number has four to seven digits"
-    a = rng.randrange(1000, 10 ** rng.randint(4, 7))
+    "Draw a sum or a difference of longer numbers, or with a decimal point, or below zero"
+    if rng.random() < 0.3:
+        return rng.choice((_draw_decimals, _draw_decimals, _draw_negative))(rng, state)
+    a = rng.randrange(1000, 10 ** rng.choice((4, 5, 6, 7, 8, 9)))
     b = _draw_number(rng, 7)
-    if rng.random() < 0.5:
-        state.number = a + b
-        question = type_phrase(rng, _SUM_PHRASES, a=a, b=b)
-        return SkillTurn("long", f"{a}+{b}", question, _plus_answer(a, b))
-    a, b = sorted((a, b), reverse=True)
-    state.number = a - b
-    question = type_phrase(rng, _DIFFERENCE_PHRASES, a=a, b=b)
-    return SkillTurn("long", f"{a}-{b}", question, _minus_answer(a, b))
+    sign = rng.choice("+-")
+    if sign == "-":
+        a, b = sorted((a, b), reverse=True)
+    phrases = _SUM_PHRASES if sign == "+" else _DIFFERENCE_PHRASES
+    question = type_phrase(rng, phrases, a=_typed_number(rng, a), b=_typed_number(rng, b))
+    state.number = a + b if sign == "+" else a - b
+    answer = _plus_answer(a, b) if sign == "+" else _minus_answer(a, b)
+    return SkillTurn("long", f"{a}{sign}{b}", question, answer)
 
 
+_IT = "[it|that|this|the result|the answer|]"
 _THEN_PHRASES = {
-    "+": ("plus {b}", "+ {b}", "+{b}", "and plus {b}?", "add {b}", "now add {b}", "and {b} more?"),
-    "-": ("minus {b}", "- {b}", "-{b}", "and minus {b}?", "subtract {b}", "now take away {b}"),
-    "*": ("times {b}", "* {b}", "*{b}", "x {b}", "and times {b}?", "now multiply it by {b}"),
-    "/": ("divided by {b}", "/ {b}", "/{b}", "and divided by {b}?", "now divide it by {b}"),
+    "+": (
+        "plus {b}",
+        "+ {b}",
+        "+{b}",
+        "and plus {b}?",
+        "[and|now|then|ok now|and now|] [add|plus] [another|] {b}",
+        f"[and|now|then|] add {{b}} to {_IT}",
+        "and {b} more?",
+        "[and|then|now] [i|we|she|he] [get|buy|find|gets|buys|finds] {b} more",
+        "[what if i|and if i|if you|and if we] add {b} [to it|to that|more|]?",
+        "increase [it|that] by {b}",
+    ),
+    "-": (
+        "minus {b}",
+        "- {b}",
+        "-{b}",
+        "and minus {b}?",
+        "[and|now|then|ok now|and now|] [subtract|take away|minus|take off|less] [another|] {b}",
+        f"[and|now|then|] [take|subtract] {{b}} from {_IT}",
+        "[and|then|now] [i|we|she|he] [lose|eat|sell|give away|loses|sells] {b} [more|]",
+        "[what if i|and if i|and if we] [take away|subtract|lose|spend] {b}?",
+        "reduce [it|that] by {b}",
+    ),
+    "*": (
+        "times {b}",
+        "* {b}",
+        "*{b}",
+        "x {b}",
+        "and times {b}?",
+        "[and|now|then|ok now|and now|] [multiply|times] [it|that|this|] by {b}",
+        "[and|now|then] times {b}",
+        "[what if i|and if i|and if we] multiply [it|that] by {b}?",
+        "{b} times that",
+    ),
+    "/": (
+        "divided by {b}",
+        "/ {b}",
+        "/{b}",
+        "and divided by {b}?",
+        "[and|now|then|ok now|and now|] [divide|split] [it|that|this|them] by {b}",
+        "[and|now|then] divided by {b}",
+        "[what if i|and if i|and if we] [divide|split] [it|that|them] [by|between|among] {b}?",
+        "[share|split] [it|them] [between|among] {b} [people|friends|]",
+    ),
+}
+_FACTOR_PHRASES = {
+    ("*", 2): ("[now|and|] double [it|that]", "[and|] twice that?", "[and|] doubled?"),
+    ("*", 3): ("[now|and|] triple [it|that]", "three times that"),
+    ("*", 10): ("ten times that", "and ten times [as much|that]?"),
+    ("/", 2): ("[now|and|] halve [it|that]", "[and|] half of [it|that]?", "[and|] the half?"),
+    ("/", 4): ("a quarter of [it|that]",),
+    ("+", 1): ("[now|and|] one more", "[and|] [the next number|plus one]?"),
 }
 
 
 def draw_then(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a turn that goes on with the result before it, such as: and plus 5?"
+    "Draw a turn that goes on with the result before it, such as: and plus 5? or: double it"
     a = state.number
     b = _draw_number(rng, 3)
     sign = rng.choice("++--*/")
-    question = type_phrase(rng, _THEN_PHRASES[sign], b=b)
+    phrases = _THEN_PHRASES[sign]
+    if rng.random() < 0.2:
+        sign, b = rng.choice(tuple(_FACTOR_PHRASES))
+        phrases = _FACTOR_PHRASES[sign, b]
+    question = type_phrase(rng, phrases, b=b)
     if sign == "/":
         state.number = _quotient_number(a, b)
         return SkillTurn("then", f"{a}/{b} then", question, _quotient_answer(a, b))
@@ -418,7 +682,31 @@ _WEEKDAY_PHRASES = (
     "on which day of the week does {date} fall?",
     "is {date} a weekend day? which day is it?",
     "what day will {date} be?",
+    "[what|which] [day|weekday|day of the week] [is|was|will be] [the|] {date}?",
+    "{date}[, |: | ][what|which] [day|weekday] [is|was] [it|that]?",
+    "[i was|he was|she was] born on {date}[, |. ]what day was [it|that]?",
+    "day of the week for {date}",
 )
+_WEEKDAY_THEN_PHRASES = ("[and|what about|how about|and what about|now] [on|] {date}?",)
+_DAY_STEP_PHRASES = {
+    1: (
+        "[it's|it is|its|today is|if today is|if it is|ok its] {day}[, |. ]what [day|] is "
+        "[tomorrow|it tomorrow]?",
+        "[what|which] day [comes after|is after|follows] {day}?",
+        "the day after {day}",
+    ),
+    -1: (
+        "[it's|it is|its|today is|if today is|if it is] {day}[, |. ]what [day|] was "
+        "[yesterday|it yesterday]?",
+        "[what|which] day [comes before|is before] {day}?",
+        "the day before {day}",
+    ),
+}
+_DAY_STEP_THEN_PHRASES = {
+    1: ("[and|] the day after [that|]?", "and tomorrow?", "and the next day?"),
+    -1: ("and [what was|] yesterday?", "and the day before [that|]?"),
+}
+_AHEAD_THEN_PHRASES = ("[and|what about] [in|] {n} days [later|]?", "and in {n} days?")
 _NEXT_PHRASES = {
     1: (
         "what is the day after {date}?",
@@ -439,6 +727,22 @@ _NEXT_PHRASES = {
         "what comes before {date}?",
     ),
 }
+_NEXT_THEN_PHRASES = {
+    1: ("[and|] the [day|one] after [that|]?", "and the next [day|one]?", "and after that?"),
+    -1: ("[and|] the [day|one] before [that|]?", "and before that?"),
+}
+_MONTH_PHRASES = (
+    "how many days [are in|has|does|are there in|in] {month} [have|]?",
+    "[number of days in|days in|how long is] {month}",
+)
+_MONTH_THEN_PHRASES = ("[and|what about|how about|and how many in] {month}?", "and in {month}?")
+_LEAP_PHRASES = (
+    "[is|was|will] {year} [a|be a] leap year?",
+    "[is|was] the year {year} a leap year?",
+    "{year} a leap year?",
+    "leap year {year}?",
+)
+_LEAP_THEN_PHRASES = ("[and|what about|how about|is] {year} [then|]?", "and {year}?")
 _AHEAD_PHRASES = (
     "what day is {n} days after {day}?",
     "which day is {n} days after {day}?",
@@ -455,51 +759,153 @@ _BETWEEN_PHRASES = (
     "days between {a} and {b}",
     "days from {a} to {b}",
     "count the days from {a} to {b}",
+    "[how many days|how long] [is it|] from {a} [to|until|till] {b}?",
+    "from {a} to {b}[, |, | ]how many days [is it|is that|]?",
+    "how many days [are|lie] between {a} and {b}?",
+    "[if|] today is {a}[. |, ]how many days [until|till|to] {b}?",
+    "how many days after {a} is {b}?",
+    "how many days [till|until|to] {b} [from|after] {a}?",
+    "[it is|it's] {a}[. |, ]how many days [till|until|to] {b}?",
+)
+_BETWEEN_THEN_PHRASES = (
+    "[and|what about|how about] [to|until|till] {b}?",
+    "and [how many|] to {b}?",
 )
 
 
+def _draw_day_step(rng: random.Random, state: TalkState) -> SkillTurn:
+    "The day after or before a weekday"
+    step = rng.choice((1, -1))
+    if state.topic[:2] == ("weekday", "step"):
+        start = state.topic[2]
+        question = type_phrase(rng, _DAY_STEP_THEN_PHRASES[step])
+    else:
+        start = rng.randrange(7)
+        question = type_phrase(rng, _DAY_STEP_PHRASES[step], day=_DAYS[start])
+    day = (start + step) % 7
+    state.topic = ("weekday", "step", day)
+    total = start + 1 + step % 7
+    answer = f"<think>{start + 1}+{step % 7}={total}, {total % 7}</think>{_DAYS[day]}"
+    return SkillTurn("weekday", f"{step % 7} after {_DAYS[start]}", question, answer)
+
+
 def draw_weekday(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw the weekday of a date, or of some days after a weekday"
-    if rng.random() < 0.75:
+    "Draw the weekday of a date, of some days after a weekday, or of another one after such a turn"
+    follows = is_follow_up(rng, state, "weekday")
+    about = state.topic[1] if follows else rng.choices(("date", "ahead", "step"), (6, 2, 1))[0]
+    if not follows:
+        state.topic = ()
+    if about == "step":
+        return _draw_day_step(rng, state)
+    if about == "date":
         date = _draw_date(rng)
-        question = type_phrase(rng, _WEEKDAY_PHRASES, date=_typed_date(rng, date))
+        phrases = _WEEKDAY_THEN_PHRASES if follows else _WEEKDAY_PHRASES
+        question = type_phrase(rng, phrases, date=_typed_date(rng, date))
+        state.topic = ("weekday", "date")
         answer = f"<think>{weekday_scratch(date)}</think>{_DAYS[date.weekday()]}"
         return SkillTurn("weekday", f"weekday {date}", question, answer)
-    start = rng.randrange(7)
     n = rng.randint(1, 40)
+    if follows:
+        start = state.topic[2]
+        question = type_phrase(rng, _AHEAD_THEN_PHRASES, n=n)
+    else:
+        start = rng.randrange(7)
+        question = type_phrase(rng, _AHEAD_PHRASES, n=n, day=_DAYS[start])
+    state.topic = ("weekday", "ahead", start)
     total = start + 1 + n % 7
     day = _DAYS[(start + n) % 7]
-    question = type_phrase(rng, _AHEAD_PHRASES, n=n, day=_DAYS[start])
     answer = f"<think>{start + 1}+{n % 7}={total}, {total % 7}</think>{day}"
     return SkillTurn("weekday", f"{n} after {_DAYS[start]}", question, answer)
 
 
+def _draw_month(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
+    "The days of a month"
+    month = rng.randint(1, 12)
+    name = _MONTHS[month - 1]
+    question = type_phrase(rng, _MONTH_THEN_PHRASES if follows else _MONTH_PHRASES, month=name)
+    state.topic = ("date", "month")
+    answer = f"{calendar.monthrange(2001, month)[1]} days"
+    if month == 2:
+        answer += ", 29 in a leap year"
+    return SkillTurn("date", f"days of {name} in {question}", question, answer)
+
+
+def _draw_leap_year(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
+    "Whether a year has a 29 February: a call tells whether it can be divided by four, or by 400"
+    year = rng.choice((rng.randint(1900, 2100), rng.randint(2000, 2040), 100 * rng.randint(15, 25)))
+    question = type_phrase(rng, _LEAP_THEN_PHRASES if follows else _LEAP_PHRASES, year=year)
+    state.topic = ("date", "leap")
+    call = call_text(f"{year}/{4 if year % 100 else 400}")
+    verdict = "a leap year" if calendar.isleap(year) else "no leap year"
+    return SkillTurn("date", f"leap year {year}", question, f"{call}{year} is {verdict}.")
+
+
 def draw_date(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw the date before or after a date"
-    date = _draw_date(rng)
+    "Draw the date before or after a date, the days of a month, a leap year, or more of the same"
+    follows = is_follow_up(rng, state, "date")
+    about = state.topic[1] if follows else rng.choices(("next", "month", "leap"), (3, 1, 1))[0]
+    if about == "month":
+        return _draw_month(rng, state, follows)
+    if about == "leap":
+        return _draw_leap_year(rng, state, follows)
     step = rng.choice((1, 1, -1))
-    question = type_phrase(rng, _NEXT_PHRASES[step], date=_typed_date(rng, date))
-    return SkillTurn("date", f"{date} {step}", question, write_date(date + step * _ONE_DAY))
+    if follows:
+        date = state.topic[2]
+        question = type_phrase(rng, _NEXT_THEN_PHRASES[step])
+    else:
+        date = _draw_date(rng)
+        question = type_phrase(rng, _NEXT_PHRASES[step], date=_typed_date(rng, date))
+    after = date + step * _ONE_DAY
+    state.topic = ("date", "next", after)
+    return SkillTurn("date", f"{date} {step}", question, write_date(after))
+
+
+_FEASTS = {
+    (12, 25): ("christmas", "christmas day"),
+    (12, 24): ("christmas eve",),
+    (12, 31): ("new year's eve",),
+    (1, 1): ("new year", "new year's day"),
+    (10, 31): ("halloween",),
+    (2, 14): ("valentine's day",),
+}
 
 
 def _day_and_month(rng: random.Random, date: datetime.date) -> str:
+    names = _FEASTS.get((date.month, date.day))
+    if names and rng.random() < 0.7:
+        return rng.choice(names)
     month = _MONTHS[date.month - 1]
     return rng.choice((f"{date.day} {month}", f"{date.day} {month}", f"{month} {date.day}"))
+
+
+def _draw_days_of_a_year(rng: random.Random) -> list[datetime.date]:
+    "Two days of a year of 365, in their order; feasts come more often than other days"
+    first = datetime.date(2001, 1, 1)
+    numbers = rng.sample(range(365), 2)
+    if rng.random() < 0.15:
+        feast = datetime.date(2001, *rng.choice(tuple(_FEASTS)))
+        numbers[0] = (feast - first).days
+    return [first + datetime.timedelta(n) for n in sorted(numbers)]
 
 
 def draw_between(rng: random.Random, state: TalkState) -> SkillTurn:
     "Draw two dates of a year of 365 days, and count the days between them"
     first = datetime.date(2001, 1, 1)
-    a, b = (first + datetime.timedelta(n) for n in sorted(rng.sample(range(365), 2)))
+    a, b = _draw_days_of_a_year(rng)
+    if is_follow_up(rng, state, "between") and state.topic[1].month < 12:
+        a = state.topic[1]
+        b = a + datetime.timedelta(rng.randint(1, 364 - (a - first).days))
+        question = type_phrase(rng, _BETWEEN_THEN_PHRASES, b=_day_and_month(rng, b))
+    else:
+        typed = dict(a=_day_and_month(rng, a), b=_day_and_month(rng, b))
+        question = type_phrase(rng, _BETWEEN_PHRASES, **typed)
+    state.topic = ("between", a)
     before_a, before_b = ((d.replace(day=1) - first).days for d in (a, b))
     days_a = before_a + a.day
     days_b = before_b + b.day
     calls = call_text(f"{before_a}+{a.day}", f"{before_b}+{b.day}", f"{days_b}-{days_a}")
-    question = type_phrase(
-        rng, _BETWEEN_PHRASES, a=_day_and_month(rng, a), b=_day_and_month(rng, b)
-    )
     n = (b - a).days
-    answer = f"{calls}{n} days" if n > 1 else f"{calls}1 day"
+    answer = f"{calls}{n} days" if n != 1 else f"{calls}1 day"
     if a.month < 3 <= b.month:
         answer += ", without a 29 February"
     return SkillTurn("between", f"days {a} {b}", question, answer)
@@ -508,24 +914,26 @@ def draw_between(rng: random.Random, state: TalkState) -> SkillTurn:
 _UNIT_NAMES = {
     "km": ("km", "kilometers", "kilometres"),
     "m": ("m", "meters", "metres"),
-    "cm": ("cm", "centimeters"),
-    "mm": ("mm", "millimeters"),
+    "cm": ("cm", "centimeters", "centimetres"),
+    "mm": ("mm", "millimeters", "millimetres"),
     "inches": ("inches", "inch"),
     "feet": ("feet", "ft"),
-    "miles": ("miles",),
+    "miles": ("miles", "mi"),
     "kg": ("kg", "kilograms", "kilos"),
     "g": ("g", "grams"),
     "t": ("t", "tons", "tonnes"),
     "pounds": ("pounds", "lbs"),
-    "hours": ("hours", "h"),
-    "minutes": ("minutes", "min"),
-    "seconds": ("seconds", "s"),
+    "hours": ("hours", "h", "hrs"),
+    "minutes": ("minutes", "min", "mins"),
+    "seconds": ("seconds", "s", "secs"),
     "days": ("days",),
     "weeks": ("weeks",),
     "years": ("years",),
     "months": ("months",),
     "l": ("l", "liters", "litres"),
-    "ml": ("ml", "milliliters"),
+    "ml": ("ml", "milliliters", "millilitres"),
+    "ounces": ("ounces", "oz"),
+    "stone": ("stone", "stones"),
 }
 _CONVERSIONS = (
     ("km", "m", "*1000"),
@@ -552,7 +960,44 @@ _CONVERSIONS = (
     ("years", "months", "*12"),
     ("l", "ml", "*1000"),
     ("ml", "l", "/1000"),
+    ("m", "mm", "*1000"),
+    ("km", "cm", "*100000"),
+    ("feet", "inches", "*12"),
+    ("inches", "feet", "/12"),
+    ("miles", "feet", "*5280"),
+    ("feet", "m", "*3048/10000"),
+    ("cm", "inches", "*100/254"),
+    ("kg", "pounds", "*10000/4536"),
+    ("ounces", "g", "*2835/100"),
+    ("stone", "kg", "*635/100"),
+    ("hours", "seconds", "*3600"),
+    ("seconds", "hours", "/3600"),
+    ("days", "minutes", "*1440"),
+    ("hours", "days", "/24"),
+    ("weeks", "hours", "*168"),
+    ("years", "days", "*365"),
+    ("years", "weeks", "*52"),
+    ("months", "years", "/12"),
 )
+_SINGULAR = {
+    "km": "a kilometer;a km;one kilometre",
+    "m": "a meter;a metre;one meter",
+    "cm": "a centimeter;one cm",
+    "feet": "a foot;one foot",
+    "inches": "an inch;one inch",
+    "miles": "a mile;one mile",
+    "kg": "a kilo;a kilogram;a kg;one kg",
+    "t": "a ton;a tonne",
+    "pounds": "a pound;one pound",
+    "ounces": "an ounce",
+    "stone": "a stone;one stone",
+    "hours": "an hour;one hour",
+    "minutes": "a minute;one minute",
+    "days": "a day;one day",
+    "weeks": "a week;one week",
+    "years": "a year;one year",
+    "l": "a liter;a litre;one liter",
+}
 _UNIT_PHRASES = (
     "how many {to} are {n} {of}?",
     "how many {to} are in {n} {of}?",
@@ -566,23 +1011,74 @@ _UNIT_PHRASES = (
     "convert {n} {of} into {to}",
     "how much is {n} {of} in {to}?",
     "can you convert {n} {of} to {to}?",
+    "[what is|what's|whats|what are|how much is|how long is|] {n} {of} in {to}?",
+    "how many {to} [are in|is|are|in|are there in|make|make up|do you get from] {n} {of}?",
+    "{n} {of} [is|are|equals|makes] how many {to}?",
+    "[change|turn|convert|express|put|write] {n} {of} [to|into|in] {to}",
+    "[i have|i ran|i need|it is|it takes] {n} {of}[. |, ][how many|what is that in] {to}[ "
+    "is that|]?",
+    "{n}{of} in {to}",
 )
+_ONE_PHRASES = (
+    "how many {to} [are in|are there in|in|has|make|make up] {one}?",
+    "how many {to} [does {one} have|is {one}|are {one}]?",
+    "{one} in {to}?",
+    "{one} is how many {to}?",
+    "[what is|convert] {one} [in|to] {to}?",
+)
+_ONE_THEN_PHRASES = ("[and|what about|how about] [in|] {one}?",)
+_UNIT_THEN_PHRASES = ("[and|what about|how about|and what about|ok and] {n} [{of}|]?",)
+_OTHER_UNIT_PHRASES = ("[and|what about|how about|and what about|now] in {to}?", "and {to}?")
 _CELSIUS = ("celsius", "degrees celsius", "c", "°c")
 _FAHRENHEIT = ("fahrenheit", "degrees fahrenheit", "f", "°f")
 
 
-def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a length, weight, time, volume or temperature in another unit"
+def _draw_amount(rng: random.Random, of: str, by: str) -> tuple[str, int, str]:
+    "An amount as typed, without its point, and the steps that begin there"
     n = 1 + _draw_number(rng, 4)
-    if rng.random() < 0.1:
-        return _draw_temperature(rng, n % 500)
-    of, to, by = rng.choice(_CONVERSIONS)
     if by == "/1000":
         n += 100  # two decimals would leave too little of less
-    question = type_phrase(
-        rng, _UNIT_PHRASES, n=n, of=rng.choice(_UNIT_NAMES[of]), to=rng.choice(_UNIT_NAMES[to])
-    )
-    answer = _calculate_in_steps(n, by)
+    if rng.random() > 0.15:
+        return str(n), n, by
+    tenths = rng.randrange(1, 1000) * (10 if by == "/1000" else 1)
+    if tenths % 10 == 0:
+        tenths += rng.choice((5, 2, 8))
+    times, _, parts = by.removeprefix("*").partition("/")
+    steps = f"/{10 * int(parts)}" if by[0] == "/" else f"*{times}/{10 * int(parts or 1)}"
+    return f"{tenths // 10}.{tenths % 10}", tenths, steps
+
+
+def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
+    """Draw a length, weight, time, volume or temperature in another unit; after such a turn also
+    another amount, or another unit of the same"""
+    follows = is_follow_up(rng, state, "units")
+    if follows and state.topic[1] in ("C", "F") or not follows and rng.random() < 0.1:
+        return _draw_temperature(rng, state, _draw_number(rng, 3) % 500, follows)
+    of, to, by = state.topic[1] if follows else rng.choice(_CONVERSIONS)
+    names = dict(of=rng.choice(_UNIT_NAMES[of]), to=rng.choice(_UNIT_NAMES[to]))
+    if not follows and of in _SINGULAR and by != "/1000" and rng.random() < 0.25:
+        n = "1"
+        digits = 1
+        steps = by
+        one = rng.choice(_SINGULAR[of].split(";"))
+        question = type_phrase(rng, _ONE_PHRASES, one=one, to=names["to"])
+    elif follows and state.topic[2] and rng.random() < 0.4:
+        n = state.topic[2]
+        others = [other for other in _CONVERSIONS if other[0] == of and other[1] != to]
+        of, to, by = rng.choice(others or [(of, to, by)])
+        digits = int(n)
+        steps = by
+        question = type_phrase(rng, _OTHER_UNIT_PHRASES, to=rng.choice(_UNIT_NAMES[to]))
+    elif follows and of in _SINGULAR and by != "/1000" and rng.random() < 0.15:
+        n = "1"
+        digits = 1
+        steps = by
+        question = type_phrase(rng, _ONE_THEN_PHRASES, one=rng.choice(_SINGULAR[of].split(";")))
+    else:
+        n, digits, steps = _draw_amount(rng, of, by)
+        question = type_phrase(rng, _UNIT_THEN_PHRASES if follows else _UNIT_PHRASES, n=n, **names)
+    state.topic = ("units", (of, to, by), n if n.isdigit() and int(n) > 99 else "")
+    answer = _calculate_in_steps(digits, steps)
     return SkillTurn("units", f"{n} {of} {to}", question, f"{answer} {to}")
 
 
@@ -596,14 +1092,17 @@ def _calculate_in_steps(n: int, steps: str) -> str:
     return "".join(out) + value
 
 
-def _draw_temperature(rng: random.Random, n: int) -> SkillTurn:
+def _draw_temperature(rng: random.Random, state: TalkState, n: int, follows: bool) -> SkillTurn:
+    of = state.topic[1] if follows else rng.choice("CF")
+    phrases = _UNIT_THEN_PHRASES if follows else _UNIT_PHRASES
     celsius = rng.choice(_CELSIUS)
     fahrenheit = rng.choice(_FAHRENHEIT)
-    if rng.random() < 0.5:
-        question = type_phrase(rng, _UNIT_PHRASES, n=n, of=celsius, to=fahrenheit)
+    state.topic = ("units", of)
+    if of == "C":
+        question = type_phrase(rng, phrases, n=n, of=celsius, to=fahrenheit)
         answer = _calculate_in_steps(n, "*9+160/5")
         return SkillTurn("units", f"{n} C F", question, f"{answer} °F")
-    question = type_phrase(rng, _UNIT_PHRASES, n=n, of=fahrenheit, to=celsius)
+    question = type_phrase(rng, phrases, n=n, of=fahrenheit, to=celsius)
     answer = _calculate_in_steps(n, "-32*5/9")
     return SkillTurn("units", f"{n} F C", question, f"{answer} °C")
 
@@ -635,6 +1134,14 @@ _TO_ROMAN_PHRASES = (
     "roman numeral for {n}",
     "{n} as a roman numeral",
     "{n} to roman",
+    "[what is|what's|how do i write|write|how is|give me|put|say] {n} in roman [numerals|numbers]?",
+    "[the|] year {n} in roman numerals",
+    "the roman [numeral|number] [of|for] {n}",
+)
+_TO_ROMAN_THEN_PHRASES = ("[and|what about|how about|now|and what about] {n}?",)
+_NUMBER_TO_ROMAN_PHRASES = (
+    "[and|now|write that|and that|what is that|write it|] in roman [numerals|]?",
+    "[what is that|and|now] as a roman numeral?",
 )
 _FROM_ROMAN_PHRASES = (
     "what number is {r}?",
@@ -648,20 +1155,39 @@ _FROM_ROMAN_PHRASES = (
     "{r} in arabic numerals",
     "what is {r} in numbers?",
     "what is {r} in digits?",
+    "[what|which] [number|year] [is|does] {r} [mean|]?",
+    "[what is|what's|whats|convert|read|write] {r} [in|to|as] [normal|arabic|usual] "
+    "[numbers|digits]?",
+    "[what does|and what does] {r} [mean|stand for]?",
+    "[the|] roman [number|numeral] {r} is?",
+    "{r} in [numbers|normal numbers|digits]",
+    "[what is|how much is] {r}?",
 )
+_FROM_ROMAN_THEN_PHRASES = ("[and|what about|how about|now|and what about|ok and] {r}?",)
 
 
 def draw_roman(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a number of up to 3,999 to be written as a Roman numeral, or read"
+    """Draw a number of up to 3,999 to be written as a Roman numeral, or read; after a calculation
+    also its result"""
+    follows = is_follow_up(rng, state, "roman")
+    of_result = not follows and 0 < (state.number or 0) < 4000 and rng.random() < 0.8
     n = rng.randrange(1, 4000) if rng.random() < 0.3 else rng.randrange(1, 200)
+    if of_result:
+        n = state.number
     parts = roman_parts(n)
     roman = "".join(text for _, text in parts)
-    if rng.random() < 0.5:
+    state.number = n
+    state.topic = ("roman",)
+    if of_result or rng.random() < 0.5:
+        phrases = _TO_ROMAN_THEN_PHRASES if follows else _TO_ROMAN_PHRASES
+        if of_result:
+            phrases = _NUMBER_TO_ROMAN_PHRASES
         scratch = " ".join(f"{part}={text}" for part, text in parts)
-        question = type_phrase(rng, _TO_ROMAN_PHRASES, n=n)
+        question = type_phrase(rng, phrases, n=n)
         return SkillTurn("roman", f"{n} to roman", question, f"<think>{scratch}</think>{roman}")
     scratch = " ".join(f"{text}={part}" for part, text in parts)
-    question = type_phrase(rng, _FROM_ROMAN_PHRASES, r=roman)
+    phrases = _FROM_ROMAN_THEN_PHRASES if follows else _FROM_ROMAN_PHRASES
+    question = type_phrase(rng, phrases, r=roman)
     return SkillTurn("roman", f"{roman} to number", question, f"<think>{scratch}</think>{n}")
 
 # %% ../../nbs/lib/chat/skills.ipynb #196747f4
@@ -693,6 +1219,34 @@ _LETTER_PHRASES = (
     "how many letters {c} does {w} have?",
     "how many times does the letter {c} appear in {w}?",
     "how many {c}'s are there in the word {w}?",
+    "how many [letter|letters|] {c}[s|'s|] [are|are there|do you see|] in [the word|] {w}?",
+    "[count|find] [the|all|all the|] {c}[s|'s|] in [the word|] {w}",
+    "how many {c}[s|'s|] does {w} [have|contain]?",
+    "[number of|amount of] {c}'s in {w}",
+    'how many {c} are in "{w}"?',
+)
+_LETTER_THEN_PHRASES = (
+    "[and|what about|how about|and what about|and how many|now] [in|in the word] {w}?",
+    "and {w}?",
+)
+_OTHER_LETTER_PHRASES = (
+    "[and|and how many|how many|what about|how about|what about the] {c}[s|'s|]?",
+    "[and|now] the [letter|] {c}?",
+    "and how many {c}[s|'s|] [are there|does it have]?",
+)
+_LENGTH_THEN_PHRASES = ("[and|what about|how about|and what about|now] [the word|in|] {w}?",)
+_HOW_LONG_PHRASES = (
+    "[and|] how many letters [does it have|are there|is that|in total|are in it|has it]?",
+    "[and|] how long is [it|that|the word]?",
+)
+_ONE_LETTER_PHRASES = {
+    "first": "[what is|what's|whats|and|] the first letter [of {w}|in {w}]?",
+    "last": "[what is|what's|whats|and|] the last letter [of {w}|in {w}]?",
+}
+_CAPITALS_PHRASES = (
+    "[write|put|spell|type|say] {w} in [capitals|capital letters|upper case]",
+    "{w} in capitals",
+    "[capitalise|make] {w} [in capitals|all capitals]",
 )
 _LENGTH_PHRASES = (
     "how many letters are in {w}?",
@@ -702,6 +1256,11 @@ _LENGTH_PHRASES = (
     "count the letters of {w}",
     "how long is the word {w}?",
     "length of {w}",
+    "how many letters [are|are there|] in [the word|] {w}?",
+    "how many letters [has|does] {w} [have|got]?",
+    'how many letters [has|are in] "{w}"?',
+    "[count|tell me] the [number of|] letters [in|of] [the word|] {w}",
+    "how long is {w}?",
 )
 
 
@@ -729,17 +1288,50 @@ def spell_and_count(
     return "".join(out)
 
 
+def _letter_turn(word: str, c: str, question: str) -> SkillTurn:
+    "A letter that is counted in a word, or all of them"
+    content = f"{c} in {word}" if c else f"length {word}"
+    n = word.count(c) if c else len(word)
+    return SkillTurn("letters", content, question, f"<think>{spell_and_count(word, c)}</think>{n}")
+
+
+def _draw_letter_of(rng: random.Random, word: str) -> str:
+    return rng.choice(word if rng.random() < 0.8 else string.ascii_lowercase)
+
+
+def _draw_more_letters(rng: random.Random, state: TalkState) -> SkillTurn:
+    "Another word, another letter of the same, or how long it is"
+    _, word, c = state.topic
+    if rng.random() < 0.5:
+        word = _draw_word(rng)
+        question = type_phrase(rng, _LETTER_THEN_PHRASES if c else _LENGTH_THEN_PHRASES, w=word)
+    elif c and rng.random() < 0.3:
+        c = ""
+        question = type_phrase(rng, _HOW_LONG_PHRASES)
+    else:
+        c = _draw_letter_of(rng, word)
+        question = type_phrase(rng, _OTHER_LETTER_PHRASES, c=c)
+    state.topic = ("letters", word, c)
+    return _letter_turn(word, c, question)
+
+
 def draw_letters(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a word whose letters are counted, all or one of them"
+    """Draw a word whose letters are counted, all or one of them, or whose first or last is asked
+    for; after such a turn also another letter or word"""
+    if is_follow_up(rng, state, "letters"):
+        return _draw_more_letters(rng, state)
     word = _draw_word(rng)
-    if rng.random() < 0.25:
-        question = type_phrase(rng, _LENGTH_PHRASES, w=word)
-        answer = f"<think>{spell_and_count(word, '')}</think>{len(word)}"
-        return SkillTurn("letters", f"length {word}", question, answer)
-    c = rng.choice(word) if rng.random() < 0.8 else rng.choice(string.ascii_lowercase)
-    question = type_phrase(rng, _LETTER_PHRASES, c=c, w=word)
-    answer = f"<think>{spell_and_count(word, c)}</think>{word.count(c)}"
-    return SkillTurn("letters", f"{c} in {word}", question, answer)
+    c = "" if rng.random() < 0.25 else _draw_letter_of(rng, word)
+    state.topic = ("letters", word, c)
+    if rng.random() < 0.1:
+        which = rng.choice(tuple(_ONE_LETTER_PHRASES))
+        question = type_phrase(rng, [_ONE_LETTER_PHRASES[which]], w=word)
+        return SkillTurn("letters", f"{which} {word}", question, word[-(which == "last")])
+    if rng.random() < 0.05:
+        question = type_phrase(rng, _CAPITALS_PHRASES, w=word)
+        return SkillTurn("letters", f"capitals {word}", question, word.upper())
+    phrases = _LETTER_PHRASES if c else _LENGTH_PHRASES
+    return _letter_turn(word, c, type_phrase(rng, phrases, c=c, w=word))
 
 
 _SORT_PHRASES = (
@@ -754,13 +1346,62 @@ _SORT_PHRASES = (
     "can you sort {s}?",
     "please sort: {s}",
     "sort ascending: {s}",
+    "[sort|order|arrange|rank] [these|this|those|the following|the numbers|] [numbers|]: {s}",
+    "[put|bring|get] [these|these numbers|the numbers|] {s} [in|into] [order|the right order]",
+    "[put|bring] [these|these numbers|] in [ascending|increasing|the right|rising|] order[:|] {s}",
+    "[sort|order|arrange] {s} [smallest first|from smallest to largest|lowest to "
+    "highest|ascending]",
+    "{s} [in order|sorted|in ascending order|smallest first|from small to big]",
+    "[can|could] you [order|sort|arrange] [these|these numbers|] [for me|][:|] {s}?",
+    "[from smallest to biggest|smallest to largest|from low to high]: {s}",
 )
+_SORT_THEN_PHRASES = {
+    True: (
+        "[now|and|and now|] [from large to small|the other way|the other way round|in reverse]",
+        "[now|and|] [reverse|turn] [it|that|them|the list] [round|]",
+        "[reverse|backwards|the other way around|other way]",
+        "[now|and|] [largest|highest|the biggest] first?",
+        "[now|and|and in|] descending [order|]?",
+    ),
+    False: (
+        "[now|and|and now|] [from small to large|the other way|the other way round|in reverse]",
+        "[now|and|] [reverse|turn] [it|that|them|the list] [round|]",
+        "[reverse|backwards|the other way around|other way]",
+        "[now|and|] [smallest|lowest|the smallest] first?",
+        "[now|and|and in|] ascending [order|]?",
+    ),
+}
+_EXTREME_PHRASES = {
+    max: (
+        "[which|what] is [bigger|larger|more|greater][, |: | ]{s}?",
+        "[which|what] is the [biggest|largest|highest|greatest] [number|] [of|in|out of] {s}?",
+        "the [biggest|largest|highest] of {s}",
+        "max of {s}",
+    ),
+    min: (
+        "[which|what] is [smaller|less|lower][, |: | ]{s}?",
+        "[which|what] is the [smallest|lowest|least] [number|] [of|in|out of] {s}?",
+        "the [smallest|lowest] of {s}",
+        "min of {s}",
+    ),
+}
+_EXTREME_THEN_PHRASES = {
+    max: (
+        "[and|] [which|what] is the [biggest|largest] [one|]?",
+        "and the [biggest|largest] [one|]?",
+    ),
+    min: ("[and|] [which|what] is the smallest [one|]?", "and the [smallest|lowest] [one|]?"),
+}
 _SORT_DOWN_PHRASES = (
     "sort {s} from large to small",
     "sort {s} in descending order",
     "sort descending: {s}",
     "arrange {s} from large to small",
     "sort these from large to small: {s}",
+    "[sort|order|arrange] {s} [biggest first|largest first|highest to lowest|from big to small]",
+    "[put|bring] [these|] {s} in [descending|decreasing|falling|reverse] order",
+    "[sort|order] [these|] [numbers|] [in descending order|from biggest to smallest][:|] {s}",
+    "[largest to smallest|from high to low|biggest first]: {s}",
 )
 _SORT_WORD_PHRASES = (
     "sort {s}",
@@ -771,7 +1412,25 @@ _SORT_WORD_PHRASES = (
     "order these words: {s}",
     "can you sort {s}?",
     "arrange alphabetically: {s}",
+    "[sort|order|arrange] [these|the following|those|] [words|][:|] {s}",
+    "[put|bring|get] [these|these words|the words|] {s} [in|into] [order|alphabetical "
+    "order|abc order]",
+    "[put|bring|list] [these|these words|] in alphabetical order[:|] {s}",
+    "{s} [in order|sorted|in alphabetical order|from a to z|alphabetically]",
+    "[can|could] you [order|sort|put] {s} [alphabetically|in alphabetical order|from a to z]?",
 )
+_FIRST_WORD_PHRASES = (
+    "[which|what] [comes|is|word comes] first[, |: | in the alphabet, | in a dictionary: ]{s}?",
+)
+_WORD_THEN_PHRASES = (
+    "[now|and|and now|] [from z to a|the other way|the other way round|in reverse|backwards]",
+    "[now|and|] [reverse|turn] [it|that|them|the list|the order] [round|]",
+    "[reverse|backwards|the other way around|other way]",
+)
+_FIRST_THEN_PHRASES = {
+    0: ("[and|] [which|what|who] [one|] [comes|is] first?", "and the first [one|]?"),
+    -1: ("[and|] [which|what|who] [one|] [comes|is] last?", "and the last [one|]?"),
+}
 
 
 def _typed_list(rng: random.Random, items: Sequence[object]) -> str:
@@ -786,22 +1445,61 @@ def _typed_list(rng: random.Random, items: Sequence[object]) -> str:
     return ", ".join(parts)
 
 
-def draw_sort(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw three to six numbers to be sorted, from small to large or from large to small"
-    top = rng.choice((10, 100, 100, 1000))
-    items = rng.sample(range(top), rng.randint(3, 6))
-    down = rng.random() < 0.25
-    phrases = _SORT_DOWN_PHRASES if down else _SORT_PHRASES
-    question = type_phrase(rng, phrases, s=_typed_list(rng, items))
+def _sort_turn(items: Sequence[int], down: bool, question: str) -> SkillTurn:
     answer = ", ".join(map(str, sorted(items, reverse=down)))
-    return SkillTurn("sort", f"sort {down} {items}", question, answer)
+    return SkillTurn("sort", f"sort {list(items)}", question, answer)
+
+
+def draw_sort(rng: random.Random, state: TalkState) -> SkillTurn:
+    """Draw two to seven numbers to be sorted, up or down, or of which one is the largest or the
+    smallest; after such a turn also the other way"""
+    extreme = rng.choice(tuple(_EXTREME_PHRASES))
+    if is_follow_up(rng, state, "sort"):
+        _, items, down = state.topic
+        if rng.random() < 0.3:
+            question = type_phrase(rng, _EXTREME_THEN_PHRASES[extreme])
+            return SkillTurn("sort", f"sort {items}", question, str(extreme(items)))
+        state.topic = ("sort", items, not down)
+        return _sort_turn(items, not down, type_phrase(rng, _SORT_THEN_PHRASES[not down]))
+    top = rng.choice((10, 100, 100, 1000))
+    if rng.random() < 0.15:
+        items = rng.sample(range(top), rng.choice((2, 2, 3, 4, 5)))
+        typed = _typed_list(rng, items)
+        if len(items) == 2:
+            typed = f"{items[0]}{rng.choice((' or ', ' or ', ', ', ' and '))}{items[1]}"
+        state.topic = ("sort", items, True)
+        question = type_phrase(rng, _EXTREME_PHRASES[extreme], s=typed)
+        return SkillTurn("sort", f"sort {items}", question, str(extreme(items)))
+    items = rng.sample(range(top), rng.choice((2, 3, 3, 4, 4, 4, 5, 5, 6, 7)))
+    down = rng.random() < 0.25
+    state.topic = ("sort", items, down)
+    phrases = _SORT_DOWN_PHRASES if down else _SORT_PHRASES
+    return _sort_turn(items, down, type_phrase(rng, phrases, s=_typed_list(rng, items)))
 
 
 def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw three to five words to be sorted as in a dictionary"
-    items = rng.sample(_WORDS, rng.randint(3, 5))
+    """Draw two to six words or names to be sorted as in a dictionary, or of which the first is
+    asked for; after such a turn also the other way, or the first or the last"""
+    if is_follow_up(rng, state, "words"):
+        _, items, down = state.topic
+        if rng.random() < 0.4:
+            at = rng.choice(tuple(_FIRST_THEN_PHRASES))
+            question = type_phrase(rng, _FIRST_THEN_PHRASES[at])
+            return SkillTurn("words", f"words {items}", question, items[at])
+        state.topic = ("words", items[::-1], not down)
+        question = type_phrase(rng, _WORD_THEN_PHRASES)
+        return SkillTurn("words", f"words {items}", question, ", ".join(items[::-1]))
+    pool = [name.lower() for name in _NAMES] if rng.random() < 0.2 else _WORDS
+    if rng.random() < 0.1:
+        items = rng.sample(pool, 2)
+        typed = f"{items[0]} or {items[1]}"
+        state.topic = ("words", sorted(items), False)
+        question = type_phrase(rng, _FIRST_WORD_PHRASES, s=typed)
+        return SkillTurn("words", f"words {sorted(items)}", question, min(items))
+    items = rng.sample(pool, rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))
+    state.topic = ("words", sorted(items), False)
     question = type_phrase(rng, _SORT_WORD_PHRASES, s=_typed_list(rng, items))
-    return SkillTurn("words", f"words {items}", question, ", ".join(sorted(items)))
+    return SkillTurn("words", f"words {sorted(items)}", question, ", ".join(sorted(items)))
 
 # %% ../../nbs/lib/chat/skills.ipynb #9a57a5ad
 _NAMES = (
@@ -831,7 +1529,74 @@ _NAME_PHRASES = (
     "people call me {name}",
     "i am {name}, nice to meet you",
     "hi! my name is {name}",
+    "[hi|hello|hey|good morning|good evening|][, |! |. ][my name is|i am|i'm|im|this "
+    "is|it's] {name}",
+    "[my names|my name's|my name is|the name's|i go by] {name}",
+    "[my name is|i am|i'm] {name} [by the way|and you?|, who are you?|and what is your name?]",
+    "[my name is|i am|i'm] {name}[. |, ][nice to meet you|how are you?|pleased to meet you]",
+    "[hi|hello|hey] [gpub|there|robot|computer][, |! ][i am|i'm|my name is] {name}",
+    "[just|] call me {name}[, |. ][please|everyone does|]",
 )
+_NEW_NAME_PHRASES = (
+    "[sorry|no|actually|oh|wait|well][, | ][it is|it's|its|i am|i'm|my name is|call me] {name}",
+    "[i meant|i mean|better call me|no, i said] {name}",
+)
+_FACT_PHRASES = (  # which fact, how it is told, how it is asked for, what is answered
+    (
+        "home",
+        "[i live in|my home is in|i live near|we live in] {v}",
+        "[where do i live|do you know where i live|where is my home|which city do i live in]?",
+        "You live in {v}.",
+    ),
+    (
+        "origin",
+        "[i am from|i'm from|im from|i come from|i was born in] {v}",
+        "[where am i from|where do i come from|do you know where i am from|where was i born]?",
+        "You are from {v}.",
+    ),
+    (
+        "age",
+        "[i am|i'm|im] {v} [years old|years of age|yrs old]",
+        "[how old am i|what is my age|do you know my age|do you know how old i am|whats my age]?",
+        "You are {v}.",
+    ),
+    (
+        "color",
+        "[my favourite color is|i like the color|my favorite colour is] {v}",
+        "[what is my favourite color|which color do i like|whats my favorite colour]?",
+        "You like {v}.",
+    ),
+    (
+        "number",
+        "[i am thinking of|i think of|remember|my number is|my lucky number is|i chose|i have|"
+        "i am thinking of a number, it is|i have a number in mind: it's|my favourite number is] "
+        "[the number|] {v}",
+        "[what was my number|which number did i say|what number was it|do you remember my number|"
+        "what is my number|which number do you remember|which number did i think of|"
+        "what is my favourite number|what's my lucky number]?",
+        "Your number is {v}.",
+    ),
+    *(
+        (
+            who,
+            f"[i have a {who} called|my {who} is called|my {who}'s name is|"
+            f"i have a {who} named|my {who} is named|my {who}s name is] {{v}}",
+            f"[what is my {who} called|what is my {who}'s name|whats my {who} called|"
+            f"what is the name of my {who}|who is my {who}|whats my {who}s name]?",
+            f"Your {who} is called {{v}}.",
+        )
+        for who in (
+            "dog cat brother sister friend son daughter wife husband teacher horse mother father "
+            "boss rabbit uncle aunt"
+        ).split()
+    ),
+)
+_PLACES = (
+    "Leeds London Paris Berlin Madrid Rome Vienna Oslo Dublin York Oxford Boston Chicago Texas "
+    "France Germany Spain Italy Poland Japan China India Brazil Canada Egypt Kenya Peru Norway "
+    "Sweden Greece Turkey Mexico Cuba Ireland Chile Nepal Lyon Porto Milan Prague Seoul Delhi"
+).split()
+_NOTED = "I will remember that."
 _RECALL_PHRASES = (
     "what is my name?",
     "what's my name?",
@@ -849,10 +1614,21 @@ _RECALL_PHRASES = (
     "did you forget my name?",
     "do you know who i am?",
     "remember my name?",
+    "[and|so|now|] [what is|what's|whats|what was] my name [again|]?",
+    "[do|can|will] you [still|] [remember|know|recall] [what my name is|who i am|my name]?",
+    "[what did i say|what did i tell you] my name [was|is]?",
+    "[tell me|say|repeat] my name [again|]",
+)
+_AGE_PHRASES = (
+    "how old will i be in {n} years?",
+    "[and|] in {n} years[, how old will i be|how old will i be then]?",
 )
 
 
 def _draw_name(rng: random.Random) -> str:
+    "A name of the list, or one that nobody has heard; a few people say two"
+    if rng.random() < 0.05:
+        return f"{_draw_name(rng)} {_draw_name(rng)}"
     if rng.random() < 0.5:
         return rng.choice(_NAMES)
     syllables = rng.randint(1, 3)
@@ -860,15 +1636,76 @@ def _draw_name(rng: random.Random) -> str:
     return (name + rng.choice(("", "n", "r", "l", "s", "k"))).capitalize()
 
 
+def _draw_fact(rng: random.Random, state: TalkState, without: str = "") -> tuple[str, str, str]:
+    "Something that a user tells: the phrase, what it is, its value; the state remembers it"
+    key, phrase, _, _ = rng.choice([fact for fact in _FACT_PHRASES if fact[0] != without])
+    if key in ("home", "origin"):
+        value = rng.choice(_PLACES) if rng.random() < 0.6 else _draw_name(rng)
+    elif key == "age":
+        value = str(rng.randint(5, 99))
+    elif key == "color":
+        value = rng.choice("red blue green yellow black white purple orange pink brown".split())
+    elif key == "number":
+        value = str(_draw_number(rng, 3))
+        state.number = int(value)
+    else:
+        value = _draw_name(rng)
+    state.facts[key] = value
+    return phrase, key, value
+
+
 def draw_name(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw somebody who says who they are"
+    "Draw somebody who says who they are, or something else to remember, or both"
+    state.number = None
+    if rng.random() < 0.3:
+        phrase, key, value = _draw_fact(rng, state)
+        other = ""
+        also = ""
+        if rng.random() < 0.3:
+            second, _, also = _draw_fact(rng, state, without=key)
+            other = rng.choice((" and ", ", ", ". ", ", and ")) + second.replace("{v}", "{w}")
+        question = type_phrase(rng, [phrase + other], v=value, w=also)
+        return SkillTurn("name", f"fact {key} {value}", question, _NOTED)
+    corrects = bool(state.name) and state.topic == ("name",)
+    state.topic = ("name",)
+    phrase = rng.choice(_NEW_NAME_PHRASES if corrects else _NAME_PHRASES)
     state.name = name = _draw_name(rng)
-    question = type_phrase(rng, _NAME_PHRASES, name=name)
+    value = ""
+    if rng.random() < 0.3 and not phrase.endswith(("?", "]")):
+        fact, _, value = _draw_fact(rng, state)
+        phrase += rng.choice((" and ", ", ", ". ", ", and ", " and ")) + fact
+    question = type_phrase(rng, [phrase], name=name, v=value)
     return SkillTurn("name", f"name {name}", question, f"Nice to meet you, {name}!")
 
 
+def _draw_fact_recall(rng: random.Random, state: TalkState) -> SkillTurn:
+    "Somebody who asks for something that they told"
+    key = rng.choice(tuple(state.facts))
+    value = state.facts[key]
+    _, _, phrase, answer = next(fact for fact in _FACT_PHRASES if fact[0] == key)
+    if key == "age" and rng.random() < 0.4:
+        n = rng.randint(1, 40)
+        call = f"{value}+{n}"
+        question = type_phrase(rng, _AGE_PHRASES, n=n)
+        answer = f"{call_text(call)}You will be {calculate(call)}."
+        return SkillTurn("recall", f"age {call}", question, answer)
+    if key == "number":
+        state.number = int(value)
+    question = type_phrase(rng, [phrase])
+    return SkillTurn("recall", f"fact {key} {value}", question, answer.replace("{v}", value))
+
+
 def draw_recall(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw somebody who asks what their name is"
+    "Draw somebody who asks what their name is, or for something else that they told"
+    state.number = None
+    if state.facts and rng.random() < (0.5 if state.name else 0.9):
+        return _draw_fact_recall(rng, state)
+    if rng.random() < 0.15:
+        key, _, phrase, _ = rng.choice(_FACT_PHRASES)
+        if key not in state.facts:
+            question = type_phrase(rng, [phrase])
+            answer = "You have not told me that yet."
+            return SkillTurn("recall", f"no fact: {question.lower()}", question, answer)
     question = type_phrase(rng, _RECALL_PHRASES)
     if not state.name:
         answer = "You have not told me your name yet."
@@ -876,13 +1713,16 @@ def draw_recall(rng: random.Random, state: TalkState) -> SkillTurn:
     return SkillTurn("recall", f"name {state.name}", question, f"Your name is {state.name}.")
 
 
-_GREETINGS = "hi;hello;hey;hi there;hello there;hey there;good morning;good evening;good afternoon"
-_WHOM = ";, gpub; you; my friend; again; everybody; computer; robot; model"
+_GREETINGS = (
+    "hi;hello;hey;hi there;hello there;hey there;good morning;good evening;good afternoon;yo;hiya;"
+    "morning;good day;greetings;heya;hello hello;hi hi;hallo;helo;hii;heyy"
+)
+_WHOM = ";, gpub; you; my friend; again; everybody; computer; robot; model; mate; buddy; little one"
 _MOODS = (
     "fine;good;ok;great;happy;sad;tired;hungry;bored;ill;busy;late;sleepy;angry;well;lonely;"
     "cold;hot;"
     "thirsty;excited;nervous;confused;curious;so tired;very happy;a bit sad;not well;really tired;"
-    "a teacher;a student;a doctor;from spain;from germany;at home;on the train;new here;back"
+    "a teacher;a student;a doctor;at home;in love;on the train;new here;back"
 )
 _CAN = (
     "I can add, subtract, multiply and divide, I know dates, units and Roman numerals, I sort, "
@@ -898,20 +1738,34 @@ _SMALL_TALK = {
         "do you have a name?;tell me your name;how are you called?;tell me about yourself;"
         "are you a robot?;are you human?;are you a person?;are you a machine?;are you an ai?;"
         "are you chatgpt?;are you a language model?;introduce yourself;what kind of model are you?;"
-        "who am i talking to?;are you real?;are you alive?;what should i call you?"
+        "who am i talking to?;are you real?;are you alive?;what should i call you?;"
+        "do you have emotions?;do you feel anything?;are you a bot?;are you gpt?;are you siri?;"
+        "are you intelligent?;what is gpub?;who is gpub?;and who are you?;and your name?;"
+        "what model are you?;are you a computer?;is this a human?;am i talking to a person?"
     ).split(";"),
     _CAN: (
         "what can you do?;what can you do for me?;what do you know?;what are you good at?;help;"
         "help me;can you help me?;how can you help me?;what can i ask you?;what can i ask?;"
         "what are your skills?;tell me what you can do;what do you do?;show me what you can do;"
-        "what are you able to do?;what else can you do?;i need help;what questions can i ask you?;"
-        "give me an example;what is your purpose?;what are you for?"
+        "what are you able to do?;what else can you do?;i need help;can you sort?;"
+        "can you count letters?;"
+        "can you convert units?;do you know roman numerals?;can you do sums?;can you multiply?;"
+        "can you calculate?;do you know dates?;can you add numbers?;are you good at maths?;"
+        "what questions can i ask you?;"
+        "give me an example;what is your purpose?;what are you for?;can you help?;"
+        "what kind of things can you do?;what could you help me with?;can you do maths?;"
+        "can you do math?;what should i ask?;any ideas?;so what can you do?;what now?;"
+        "what are you able to answer?;tell me your skills;how can i use you?;what is it you do?"
     ).split(";"),
     "I learned from a million made-up questions.": (
         "who made you?;how were you made?;who built you?;who created you?;how did you learn?;"
         "what did you learn from?;how were you trained?;who trained you?;where do you come from?;"
         "where are you from?;how old are you?;when were you born?;where do you live?;"
-        "how big are you?;how do you work?;are you smart?;how clever are you?"
+        "how big are you?;how do you work?;are you smart?;how clever are you?;what is your age?;"
+        "how were you built?;where did you learn this?;how many parameters do you have?;"
+        "what is your size?;are you big?;are you old?;when were you made?;who is your maker?;"
+        "who programmed you?;how do you know that?;how did you know?;what are you made of?;"
+        "how did you do that?;how did you get that?;how did you calculate that?"
     ).split(";"),
     "I am well, thank you.": (
         "how are you?;how are you doing?;how is it going?;how's it going?;how do you do?;"
@@ -921,17 +1775,25 @@ _SMALL_TALK = {
     "You are welcome!": (
         "thanks;thank you;thank you very much;thanks a lot;many thanks;thx;thank you so much;"
         "great, thanks;thanks for your help;ok thanks;cool, thank you;perfect, thanks;"
-        "nice, thank you;that helps, thanks;thank you, gpub;cheers"
+        "nice, thank you;that helps, thanks;thank you, gpub;cheers;ok thank you;thanks mate;ty;"
+        "thank u;thanks so much;great thanks;good, thanks;lovely, thank you;thanks!!;wow thanks;"
+        "thanks, you are great;thank you, you are clever;tysm;thanks again;much appreciated;"
+        "thanks, that is all i wanted;super, thanks;alright thanks;thanks gpub"
     ).split(";"),
     "I am glad to help.": (
         "great;cool;nice;wow;ok;okay;good;very good;perfect;awesome;super;good job;well done;"
         "you are great;you are smart;you are clever;that is right;that's right;correct;right;"
-        "amazing;i like you;not bad;yes;sure;excellent;that was good;you are nice"
+        "amazing;i like you;not bad;yes;sure;excellent;that was good;you are nice;lol;haha;"
+        "impressive;that was fast;you are fast;fantastic;brilliant;yay;yep;indeed;exactly;well;"
+        "you are funny;love it;i love you;that is correct;good answer;so smart;clever;oh nice"
     ).split(";"),
     "I am sorry. I am small and make mistakes.": (
         "that is wrong;that's wrong;wrong;you are wrong;this is not right;not correct;no;"
         "are you sure?;that is not true;bad answer;you made a mistake;you are stupid;you are bad;"
-        "i do not believe you;really?;that can't be right;you are dumb;nonsense;nope;false"
+        "i do not believe you;really?;that can't be right;you are dumb;nonsense;nope;false;"
+        "do you make mistakes?;do you ever make mistakes?;can you be wrong?;are you always right?;"
+        "is that right?;is that correct?;is that true?;are you certain?;hm, really?;check again;"
+        "i think you are wrong;that looks wrong;that does not look right;i think it is wrong"
     ).split(";"),
     "I see.": tuple(
         start + mood
@@ -942,7 +1804,8 @@ _SMALL_TALK = {
 _GOODBYES = (
     "bye;goodbye;good bye;see you;see you later;good night;bye bye;i have to go;have a nice day;"
     "see you tomorrow;farewell;ciao;until next time;that's all;that is all, bye;talk to you later;"
-    "have a good day;i am leaving now;bye, gpub;so long"
+    "have a good day;i am leaving now;bye, gpub;so long;ok bye;thanks, bye;thank you, goodbye;"
+    "bye then;cya;see ya;bye for now;i must go;gotta go;thanks and goodbye;ok, see you;take care"
 ).split(";")
 
 
@@ -953,7 +1816,8 @@ def draw_small_talk(rng: random.Random, state: TalkState) -> SkillTurn:
     phrase = rng.choice(_GOODBYES if answer == "bye" else _SMALL_TALK[answer])
     if answer == "bye":
         answer = f"Goodbye, {state.name}!" if state.name else "Goodbye!"
-    return SkillTurn("talk", f"say {phrase}", type_phrase(rng, [phrase]), answer)
+    question = type_phrase(rng, [phrase])
+    return SkillTurn("talk", f"say {question.lower()}", question, answer)
 
 # %% ../../nbs/lib/chat/skills.ipynb #e276e1ba
 REFUSAL = "Sorry, I do not know that. Ask me what I can do!"
@@ -1061,17 +1925,12 @@ _NO_PHRASES = (
     "what is the {n}th prime number?",
     "what is {n} to the power of {m}?",
     "{n}^{m}",
-    "what is {n} percent of {m}?",
     "what is the sine of {n}?",
     "solve x + {n} = {m}",
     "give me a random number",
     "count to {n}",
     "what is pi?",
-    "what is my age?",
-    "how old am i?",
     "where am i?",
-    "where do i live?",
-    "guess my age",
     "what should i do today?",
     "do you love me?",
     "will you marry me?",
@@ -1088,7 +1947,42 @@ _NO_PHRASES = (
     "book a flight to {country}",
     "who wrote the book about the {word}?",
     "which team is the best?",
-    "spell {word} backwards",
+    "[spell|write|say] {word} backwards",
+    "[and|now|] [backwards|spell it backwards|write it backwards]",
+    "[how many|count the] [vowels|consonants|syllables] [in|of] {word}?",
+    "[what is|what's] the [second|third|fourth|fifth|middle] letter of {word}?",
+    "[what is|calculate|find] the [average|mean|median|sum] of [these|them|those numbers]?",
+    "[is|are] {n} [prime|a prime|even|odd|a square number|divisible by {m}]?",
+    "[what is|calculate|] {n} [cubed|to the power of {m}]?",
+    "how many [words|digits|numbers|animals|legs|people|things] [is that|are there|has it|do they "
+    "have|are in it]?",
+    "[i have|there are|i bought|we saw|i ate] {n} [cats|dogs|cars|apples|books|friends|cakes]",
+    "[and|] the [second|third|fourth|fifth] [one|letter|word]?",
+    "[by how much|how much more|how much longer|and the sum|and the average|in words]?",
+    "[which|what] [is|one is] [longer|heavier|the longest|faster], {n} [km|kg|cm] or {m} [m|g|mm]?",
+    "[happy|merry] [christmas|birthday|new year|easter]",
+    "[what are|list] the factors of {n}?",
+    "[it is|it's] {m}:{m} [and my train leaves at|. how long until] {m}:{m}?",
+    "[how long|how many hours] [is it|] from {m}:{m} to {m}:{m}?",
+    "what time is it in {m} [minutes|hours]?",
+    "[why|why not|how come|says who|who told you that|what do you mean]?",
+    "[can|could|will] you [sing|dance|cook|draw|read|paint|play|swim|see|hear|fly|sleep]?",
+    "[can|could] you [write|sing|tell] me a [poem|song|story|joke] [about {subject}|]?",
+    "[do you know|what do you know|tell me more] about {subject}?",
+    "[who|what] [is|was] the [best|first|biggest|oldest|last] [king|president|city|film] "
+    "of {country}?",
+    "[who|what] [invented|discovered|made|built] [the|] {subject}?",
+    "[how|why] [is|are|was] [the|] {subject} so [big|important|cold|old|nice]?",
+    "[how tall|how old|how heavy|how far|how deep] is [the|] {word}?",
+    "[what is|whats|what's] the [weather|temperature|time|news|date] [in {country}|today|now|]?",
+    "[can|could|will] you [help me with|do|write] my [homework|essay|letter|taxes|job]?",
+    "[should i|can i|may i] [buy|eat|wear|take] a {word}?",
+    "[where|when|how] [can i find|do i get|can i see] [a|the] {word}?",
+    "[what|which] [film|book|song|game|food] [do you like|should i try|is the best]?",
+    "[i think|i believe|did you know] [that|] {subject} is {word}",
+    "[what does|what is the meaning of] {word} [mean|]?",
+    "[how do you|how do i] [say|write|spell] {word} in {language}?",
+    "[translate|say] [this|that|it|{word}] [into|to|in] {language}",
     "is {country} bigger than {country2}?",
     "why?",
     "how?",
@@ -1142,27 +2036,28 @@ class Skill:
 
 SKILLS: tuple[Skill, ...] = (
     Skill("talk", "greets, thanks, says what it is", "by heart", draw_small_talk, 1.2),
-    Skill("name", "takes note of a name", "copies", draw_name, 1.0),
-    Skill("recall", "says the name, turns later", "copies", draw_recall, 1.0),
+    Skill("name", "takes note of a name and other facts", "copies", draw_name, 1.0),
+    Skill("recall", "says what was told, turns later", "copies", draw_recall, 1.3),
     Skill("no", "refuses what it cannot do", "by heart", draw_refusal, 2.0),
     Skill("sum", "adds numbers below 1,000", "scratch", draw_sum, 1.8),
     Skill("difference", "subtracts numbers below 1,000", "scratch", draw_difference, 1.8),
-    Skill("product", "multiplies", "calculator", draw_product, 0.8),
+    Skill("product", "multiplies, takes percents", "calculator", draw_product, 1.1),
     Skill("quotient", "divides", "calculator", draw_quotient, 0.8),
-    Skill("long", "adds and subtracts longer numbers", "calculator", draw_long, 0.8),
+    Skill("long", "adds and subtracts long numbers and decimals", "calculator", draw_long, 0.8),
     Skill("then", "goes on with the result before", "calculator", draw_then, 1.5),
-    Skill("weekday", "weekdays of 2000 to 2099", "scratch", draw_weekday, 1.8),
-    Skill("date", "the day before and after", "by heart", draw_date, 1.2),
-    Skill("between", "days between two dates", "calculator", draw_between, 1.2),
+    Skill("weekday", "weekdays, of 2000 to 2099", "scratch", draw_weekday, 1.2),
+    Skill("date", "the day after, months, leap years", "by heart", draw_date, 1.2),
+    Skill("between", "days between two dates", "calculator", draw_between, 0.9),
     Skill("units", "units of length, weight, time", "calculator", draw_units, 1.5),
     Skill("roman", "Roman numerals, both ways", "scratch", draw_roman, 1.2),
-    Skill("letters", "counts letters", "scratch", draw_letters, 1.5),
-    Skill("sort", "sorts numbers", "looks for the next", draw_sort, 1.5),
-    Skill("words", "sorts words", "looks for the next", draw_words, 1.2),
+    Skill("letters", "counts letters, says the first", "scratch", draw_letters, 1.5),
+    Skill("sort", "sorts numbers, finds the largest", "looks for the next", draw_sort, 2.0),
+    Skill("words", "sorts words, finds the first", "looks for the next", draw_words, 1.7),
 )
 SKILL_NAMES = tuple(skill.name for skill in SKILLS)
 TURNS = 4  # of a conversation, at most
 _CALCULATIONS = ("sum", "difference", "product", "quotient", "long", "then")
+_GIVE_A_NUMBER = (*_CALCULATIONS, "roman", "name", "recall")  # to go on with
 
 
 def find_skills(
@@ -1180,10 +2075,12 @@ def _draw_skill(rng: random.Random, skills: Sequence[Skill], state: TalkState) -
     shares = [skill.share for skill in skills]
     for n, skill in enumerate(skills):
         if skill.name == "then":
-            follows = state.number is not None and 0 <= state.number < 10**9
-            shares[n] *= 2 if follows else 0
-        if skill.name == "recall":
-            shares[n] *= 5 if state.name else 0.25
+            follows = state.number is not None and 0 <= state.number < 10**12
+            shares[n] *= 6 if follows else 0
+        elif skill.name == "recall":
+            shares[n] *= 5 if state.name or state.facts else 0.25
+        elif state.topic[:1] == (skill.name,):
+            shares[n] *= 2 if skill.name in _CALCULATIONS else 8
         if skill.name == "name":
             shares[n] *= 0.3 if state.name else 2
     return rng.choices(skills, shares)[0]
@@ -1198,12 +2095,14 @@ def draw_turn(
     "Draw the next turn of a conversation"
     while True:
         skill = _draw_skill(rng, skills, state)
-        after = TalkState(state.name, state.number)
+        after = replace(state, facts=dict(state.facts))
         turn = skill.draw(rng, after)
         if is_held_out_content(turn.content) == held_out:
             break
     state.name = after.name
-    state.number = after.number if turn.skill in _CALCULATIONS else None
+    state.facts = after.facts
+    state.number = after.number if turn.skill in _GIVE_A_NUMBER else None
+    state.topic = after.topic if after.topic[:1] == (turn.skill,) else ()
     return turn
 
 
