@@ -1,6 +1,6 @@
 """The plan of the model that talks, walked with three seeds, and what each model can do.
 
-python tools/skills.py walk OUT --seed 0     about two hours of two cores, or a minute of a card
+python tools/skills.py walk OUT --seed 0     about an hour of two cores, or a minute of a card
 python tools/skills.py join OUT              writes data/skills.json, --longer adds a longer walk
 python tools/skills.py pack OUT              keeps one model at 8 bits, data/skills.safetensors
 python tools/skills.py ask .                 adds to the receipt what that one says
