@@ -127,7 +127,7 @@ def loader(
             forget(path)
         ids = tokens()
         width = p.cfg.context_length + 1
-        starts = batches.sources[0].starts(n * p.rows, (n + 1) * p.rows)
+        starts = batches.sources[0].order.starts(n * p.rows, (n + 1) * p.rows)
         rows = [torch.from_numpy(ids[i : i + width].astype(np.int64)) for i in starts]
         return Batch.from_windows(torch.stack(rows))
 
