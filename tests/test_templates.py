@@ -45,7 +45,8 @@ def test_the_source_archive_has_what_the_wheel_is_made_of(root, copy):
 
 
 def test_values_are_escaped_and_none_may_lack():
-    values = dict(title="<script>alert(1)</script>", facts=dict(a="</script>"), weights="")
+    facts = dict(a="</script>", cfg={})
+    values = dict(title="<script>alert(1)</script>", facts=facts, earlier=[], weights="")
     page = render_template("share/demo.html.jinja", **values)
     assert "<script>alert" not in page
     assert page.count("</script>") == 3
