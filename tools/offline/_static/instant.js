@@ -44,7 +44,9 @@
     return pages;
   }
 
-  // Headings that hold all words come first, then pages that do.
+  const inLibrary = (page) => index.docnames[page].startsWith("lib/");
+
+  // Headings that hold all words come first, those of the course before the library's; then pages.
   function search(text) {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const answers = new Map();
@@ -53,12 +55,11 @@
     }
     const headings = Object.entries(index.alltitles)
       .filter(([title]) => words.every((word) => title.toLowerCase().includes(word)))
-      .sort((a, b) => a[0].length - b[0].length);
-    for (const [title, places] of headings) {
-      for (const [page, anchor] of places) {
-        const hash = anchor === null ? "" : `#${anchor}`;
-        answers.set(index.docnames[page] + hash, [title, index.titles[page]]);
-      }
+      .flatMap(([title, places]) => places.map(([page, anchor]) => ({ title, page, anchor })))
+      .sort((a, b) => inLibrary(a.page) - inLibrary(b.page) || a.title.length - b.title.length);
+    for (const { title, page, anchor } of headings) {
+      const hash = anchor === null ? "" : `#${anchor}`;
+      answers.set(index.docnames[page] + hash, [title, index.titles[page]]);
     }
     const [first, ...others] = words.map(pagesWith);
     const shown = new Set([...answers.keys()].map((address) => address.split("#")[0]));
