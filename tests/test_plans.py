@@ -1,6 +1,7 @@
 """Every plan on every GPU of the table: it ends annealed within its money, or is refused in one
 line before it starts; and a run that was stopped can be ended where it stands."""
 
+import json
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +33,7 @@ from gpub.plans.phase_watch import PhaseLimits, PhaseRunner
 from gpub.plans.phases import PLANS as ALL_PLANS
 from gpub.plans.phases import read_plan
 from gpub.plans.runner import PlanOptions, run_plan
-from gpub.plans.verdicts import paid_so_far, verdicts
+from gpub.plans.verdicts import accepted_gates, paid_so_far, verdicts
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.ledger import KINDS
 from gpub.train.loop import lr_factor
@@ -218,6 +219,8 @@ def test_a_gate_that_is_always_asked_is_passed_by_hand_once_and_on_the_record(tm
     assert stop is None
     (row,) = verdicts(tmp_path / "yes")
     assert (row["word"], row["phase"]) == ("accepted", "smoke")
+    accepted = accepted_gates(tmp_path / "yes", "smoke")
+    assert json.loads(json.dumps(accepted)) == ["usd_per_billion"]  # as all processes hear of it
     said = "the price of a billion tokens is $23.38, wanted at most $23.34"
     assert row["reason"] == f"{said} (gate: usd_per_billion)"
 

@@ -138,11 +138,11 @@ def verdict_text(
 def accepted_gates(
     out: str | Path,  # the folder of a plan
     phase: str,  # a name
-) -> set[str]:  # metrics
+) -> list[str]:  # metrics
     "Return the gates of a phase that were passed by hand before: that is for good"
     rows = verdicts(out)
     accepted = [row for row in rows if row["word"] == "accepted" and row["phase"] == phase]
-    return {metric for row in accepted for metric in row["failed"]}
+    return sorted({metric for row in accepted for metric in row["failed"]})
 
 
 def verdicts(
