@@ -132,6 +132,9 @@ FOR_USERS = {
     "tune.lora": "load_lora merge_lora",
     "tune.answers": "answer_loss",
     "tune.losses": "preferred_end",
+    # objectives for `train`, one beside the other on the page "Which method?"
+    "tune.on_policy": "ClippedObjective DistillationObjective OnlineDpoObjective "
+    "RejectionObjective",
 }
 SECTIONS = [
     "Where we are",

@@ -1,13 +1,15 @@
 """The tools whose receipts season 3 reads, at a size of seconds."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gpub.tune.sums_world import SumsRecipe
+from gpub.tune.sums_world import SumsRecipe, SumsWorld
 from tools.kl_ends import measure_ends
 from tools.masks import measure_masks
+from tools.methods import measure_methods
 from tools.pass_at_k import METHODS, measure_pass_at_k, pass_at
 
 TINY = SumsRecipe(sums_steps=2, plays_steps=2, sft_steps=2, rows=8, chats=8, exam=20)
@@ -55,3 +57,28 @@ def test_a_coin_and_a_rule_start_from_one_student_and_end_elsewhere(tmp_path):
     rows = {row["method"]: row["p"] for row in made["rows"]}
     assert list(rows) == ["student", *METHODS]
     assert len({tuple(p) for p in rows.values()}) >= 3
+
+
+def test_every_method_starts_from_one_student_and_ends_elsewhere(tmp_path, monkeypatch):
+    "And what was judged is what the receipt says; so small a model is never right: even ones win"
+    asked = SumsWorld.questions
+
+    def liked(*args, **more):
+        return replace(asked(*args, **more), reward=lambda n, answer: float(answer.sum() % 2))
+
+    monkeypatch.setattr(SumsWorld, "questions", liked)
+    made = measure_methods(
+        tmp_path / "methods.json",
+        tmp_path / "runs",
+        TINY,
+        steps=4,
+        questions=1,
+        seeds=(0,),
+    )
+    assert made == json.loads((tmp_path / "methods.json").read_text())
+    rows = {row["method"]: row for row in made["rows"]}
+    assert len(rows) == len(made["rows"]) == 14
+    judged = {row["judged"] for row in made["rows"][2:]}
+    assert judged == {0, made["judged"] // 4, made["judged"]} and made["judged"] == 4 * 1 * 8
+    assert rows["grpo_clipped"]["clip_share"][0] == 0
+    assert len({row["plays"] for row in rows.values()}) >= 8
