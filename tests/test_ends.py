@@ -11,7 +11,7 @@ from test_phases import TOY, quick, straight, walk  # noqa: F401, two are fixtur
 
 from gpub.core import GpubError
 from gpub.guards.doctor import doctor
-from gpub.plans.annealing import given_up, plan_settings, schedule_from, stable_steps
+from gpub.plans.annealing import given_up, plan_settings, schedule_from
 from gpub.plans.gates import Gate
 from gpub.plans.phases import PLANS, read_plan
 from gpub.plans.verdicts import paid_so_far
@@ -19,7 +19,7 @@ from gpub.record.checkpoint import load_checkpoint
 from gpub.record.checkpoint_folder import checkpoints
 from gpub.record.ledger import account, read_ledger
 from gpub.record.run import load_run
-from gpub.train.config import TrainConfig
+from gpub.train.config import TrainConfig, stable_steps
 from gpub.train.decay import DECAY_TARGET, decay_integral
 from gpub.train.loop import lr_factor
 from gpub.train.presets import apply_settings, find_preset
@@ -165,3 +165,13 @@ def test_another_end_never_makes_the_rate_jump(schedule, step):
     assert later == cfg
     longer = schedule_from(then, cfg, step + 1)
     assert longer is None if step + 1 > stable_steps(cfg) else longer == then
+
+
+def test_a_nearer_end_with_another_mix_is_planned_from_before_the_fall():
+    mixes = dict(weights={"web": 1.0}, anneal_weights={"books": 1.0})
+    then = TrainConfig(steps=160, decay=0.6, warmup=0, **mixes)
+    falling = stable_steps(then) + 6
+    assert schedule_from(replace(then, steps=90), then, falling) is None
+    assert schedule_from(replace(then, steps=90), then, falling - 6) is not None
+    plain = replace(then, anneal_weights=None)
+    assert schedule_from(replace(plain, steps=90), plain, falling) is not None

@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from contracts import refuses
 from hypothesis import given, settings
@@ -19,6 +21,7 @@ from gpub.prep.filters import (
     MASKED_IP,
     MASKED_KEY,
     MASKED_PHONE,
+    NO_SCORE,
     NOT_KNOWN,
     Addresses,
     Language,
@@ -405,3 +408,25 @@ def test_rules_for_a_source_that_is_not_there_are_one_line(two_sources):
         sources=(f"web={two_sources}/web.jsonl",),
         source_filters={"wbe": ("quality",)},
     )
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_the_score_of_a_page_is_read_where_it_is(kind, tmp_path):
+    pages = [dict(text=f"{SAID['en']} {i}", score=s) for i, s in enumerate((2.4, 2.5, 4, None))]
+    file = tmp_path / f"web.{kind}"
+    if kind == "jsonl":
+        pages.append(dict(text=f"{SAID['en']} words", score="five"))
+        file.write_text("".join(json.dumps(page) + "\n" for page in pages))
+    else:
+        table = pa.table({key: [page[key] for page in pages] for key in ("text", "score")})
+        pq.write_table(table, file)
+    BPETokenizer.train([SENTENCE], 300).save(tmp_path / "tok")
+    cfg = PrepConfig(sources=(f"web={file}",), tokenizer=str(tmp_path / "tok"), filters=("score",))
+    manifest = prepare(cfg, tmp_path / "out", log=lambda line: None)
+    counts = manifest["counts"]["web"]
+    assert counts["dropped"] == {"low score": 1}
+    assert counts["noted"] == {NO_SCORE: len(pages) - 3}
+    row = next(
+        line for line in findings_table(manifest).splitlines() if line.startswith("filter score")
+    )
+    assert f"1, {len(pages) - 3} without" in row and row.endswith("dropped")

@@ -15,7 +15,7 @@ from gpub.cli.plans import run_command
 from gpub.core import GpubError
 from gpub.model.gpus import GPUS
 from gpub.plans.allowances import Allowances
-from gpub.plans.annealing import plan_recipe, plan_settings, stable_steps
+from gpub.plans.annealing import plan_recipe, plan_settings
 from gpub.plans.bill import money
 from gpub.plans.cost_forecast import (
     Overheads,
@@ -36,6 +36,7 @@ from gpub.plans.runner import PlanOptions, run_plan
 from gpub.plans.verdicts import accepted_gates, paid_so_far, verdicts
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.ledger import KINDS
+from gpub.train.config import stable_steps
 from gpub.train.loop import lr_factor
 
 PLANS = [name for name in ALL_PLANS if not read_plan(name).tuned]  # those that only pretrain

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import gpub.train.trainer as trainer
 from gpub.core import GpubError
 from gpub.data.batch import Batch
 from gpub.data.batches import Batches
+from gpub.data.mixture import AnnealMix
 from gpub.data.prefetch import Prefetcher
 from gpub.data.shards import open_shard, read_manifest
 from gpub.device import seed_everything
@@ -267,6 +269,70 @@ def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
             )
         ).go()
     assert not (tmp_path / "b").exists(), "refused before anything is written"
+
+
+ANNEALED = SETTINGS | dict(
+    steps=20,
+    stages=(),
+    schedule="linear",
+    decay=0.2,
+    weights='{"edu": 1}',
+    anneal_weights='{"edu": 0.25, "math": 0.75}',
+)
+
+
+def shares_by_step(trainer):
+    "How many windows of each source every step reads"
+    steps = trainer.cfg.steps
+    return [Counter(row.sources[0] for row in trainer.rows.trace(step)) for step in range(steps)]
+
+
+def test_the_end_of_a_run_reads_another_mix(two_sources, tmp_path):
+    def counts(**changed):
+        options = RunOptions("shakespeare", tmp_path / "run", two_sources, ANNEALED | changed)
+        return shares_by_step(Trainer(options).prepare())
+
+    last_tenth = counts()
+    rows = sum(last_tenth[0].values())
+    assert all(set(step) == {"edu"} for step in last_tenth[:18])
+    for step in last_tenth[18:]:
+        assert sum(step.values()) == rows and abs(step["math"] - 0.75 * rows) <= 1
+    # with the fall of the rate at the earliest: before it a run may still get another end
+    from_the_fall = counts(anneal=0.9)
+    assert [bool(step["math"]) for step in from_the_fall] == [False] * 16 + [True] * 4
+    assert from_the_fall[:16] == last_tenth[:16]
+
+
+def test_no_window_is_read_twice_where_the_mix_changes():
+    names = dict(edu=np.arange(0, 4000), math=np.arange(10_000, 14_000))
+    batches = Batches(
+        {name: ids.astype(np.int64) for name, ids in names.items()},
+        context_length=8,
+        batch=4,
+        weights=dict(edu=3, math=1),
+        anneal=AnnealMix(dict(edu=1, math=3), 10 * 32),
+    )
+    seen = torch.cat([batches[step].ids for step in range(20)]).flatten()
+    assert len(seen.unique()) == len(seen) == 20 * 32
+    assert int((seen[: 10 * 32] >= 10_000).sum()) == 80
+    assert int((seen[10 * 32 :] >= 10_000).sum()) == 240
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        (dict(weights=None), "give weights, too"),
+        (dict(schedule="constant"), "another schedule than constant"),
+        (dict(anneal_weights='{"web": 1}'), "the weights are for edu, web; the sources are"),
+        (dict(anneal_weights='{"math": -1}'), "anneal_weights"),
+    ],
+)
+def test_a_mix_of_the_end_that_makes_no_sense(changed, words, two_sources, tmp_path):
+    settings = {name: x for name, x in (ANNEALED | changed).items() if x is not None}
+    options = RunOptions("shakespeare", tmp_path / "run", two_sources, settings)
+    with pytest.raises(GpubError, match=words):
+        Trainer(options).go()
+    assert not (tmp_path / "run").exists(), "refused before anything is written"
 
 
 def test_reading_here_and_there_gives_the_same_ids(two_sources):

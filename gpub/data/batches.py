@@ -25,7 +25,7 @@ from annotated_types import Ge
 
 from ..core import Config, Count, GpubError
 from .batch import Batch
-from .mixture import Mixture
+from .mixture import AnnealMix, Mixture
 from .row_origins import RowOrigin, ShardMap
 from .sampler import WindowOrder
 from .shards import check_shards, manifest_fingerprint, open_shard
@@ -87,6 +87,7 @@ class Batches:
         # source -> share of the tokens; None: all sources are read as one, each window once an
         # epoch
         weights: dict[str, float] | None = None,
+        anneal: AnnealMix | None = None,  # other shares for the end; needs `weights`
         device: torch.device | str | None = None,  # keep the tokens on this device and gather there
     ):
         self.plan = RowPlan(
@@ -111,7 +112,11 @@ class Batches:
             key = (unsigned_seed, number)
             order = WindowOrder(len(source_ids), context_length, key, name)
             self.sources.append(WindowSource(source_ids, order))
-        self.mixture = Mixture(weights, list(arrays_of))
+        if anneal is None:
+            self.mixture = Mixture(weights, list(arrays_of))
+        else:
+            first_window = anneal.first_token // context_length
+            self.mixture = Mixture(weights, list(arrays_of), anneal.weights, first_window)
         self._arrays_of = arrays_of
 
     def __getitem__(
@@ -207,6 +212,7 @@ class Batches:
         split: Literal["train", "val"] = "train",  # which part
         # source -> share of the tokens; None: every window comes once an epoch
         weights: dict[str, float] | None = None,
+        anneal: AnnealMix | None = None,  # other shares for the end; needs `weights`
         # 'mmap' reads from disk as needed, 'ram' loads first, 'device' loads to `device`
         mode: Literal["mmap", "ram", "device"] = "mmap",
         device: torch.device | str = "cpu",  # of mode 'device'
@@ -233,6 +239,7 @@ class Batches:
             rank=rank,
             world_size=world_size,
             weights=weights,
+            anneal=anneal,
             device=device if mode == "device" else None,
         )
         batches.shard_map = ShardMap(folder, manifest_fingerprint(manifest), entries)

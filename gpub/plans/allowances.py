@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core import GpubError, nearest, read_config
-from .annealing import ANNEAL, newest_recipe, stable_steps
+from .annealing import ANNEAL, newest_recipe
 from .bill import money
 from .gates import METRICS, TUNED_METRICS
 from .phases import ALL, Plan
 from .verdicts import PhaseVerdict
+from ..train.config import stable_steps
 
 # %% ../../nbs/lib/plans/allowances.ipynb #a1105006
 @dataclass(frozen=True, kw_only=True)

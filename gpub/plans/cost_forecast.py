@@ -21,7 +21,7 @@ from gpub.plans.allowances import (
     ways_on,
 )
 from .bill import money
-from .annealing import plan_recipe, stable_steps
+from .annealing import plan_recipe
 from .gates import Gate, GateAnswer, check_gates, gate_text
 from .gpus import Machine, find_card, machine_for
 from .phases import Phase, Plan
@@ -29,6 +29,7 @@ from .verdicts import PhaseVerdict
 from ..core import GpubError
 from ..model.counts import checkpoint_bytes, parameter_anatomy
 from ..table import Table
+from ..train.config import stable_steps
 from ..train.decay import decay_text
 from ..train.options import eval_steps
 from ..train.presets import find_preset

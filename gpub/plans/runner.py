@@ -38,7 +38,6 @@ from gpub.plans.annealing import (
     plan_recipe,
     plan_settings,
     schedule_settings,
-    stable_steps,
     steps_reached,
 )
 from .bill import money
@@ -82,7 +81,7 @@ from ..record.checkpoint_folder import checkpoints
 from ..record.folder import Interrupted, disk_errors, lock_folder
 from ..record.ledger import account, read_ledger
 from ..record.mirror import copy_small_files, mirror_run
-from ..train.config import CHANGEABLE
+from ..train.config import CHANGEABLE, stable_steps
 from ..train.options import RunOptions, eval_steps
 from ..train.parallel import World
 from ..train.presets import apply_settings, find_preset

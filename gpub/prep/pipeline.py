@@ -32,10 +32,12 @@ from gpub.prep.filters import (
     BUILT_IN,
     DECODED,
     MASKED,
+    NO_SCORE,
     NOT_KNOWN,
     Boilerplate,
     Quality,
     Repetition,
+    Score,
     drop_reason,
     load_filter,
 )
@@ -506,6 +508,7 @@ _DROPPED_BY = {  # check -> reasons in the counts
     "benchmark questions": (LEAKED,),
     "filter quality": Quality.REASONS,
     "filter repetition": Repetition.REASONS,
+    "filter score": Score.REASONS,
     "filter boilerplate": Boilerplate.REASONS,
 }
 _NOTED_BY = MASKED | {"entities": (DECODED,)}  # filter -> its notes in the counts
@@ -573,6 +576,9 @@ def _finding(manifest: dict, check: str, source: str) -> str:
     if check == "filter language":
         others = sum(n for why, n in dropped.items() if why.startswith("language "))
         return f"{others:,}, {noted.get(NOT_KNOWN, 0):,} not known"
+    if check == "filter score":
+        low = sum(dropped.get(why, 0) for why in Score.REASONS)
+        return f"{low:,}, {noted.get(NO_SCORE, 0):,} without"
     if check not in _DROPPED_BY:
         return "-"  # a rule of the user's own: its reasons stand in the counts
     return f"{sum(dropped.get(why, 0) for why in _DROPPED_BY[check]):,}"

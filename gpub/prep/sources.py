@@ -429,6 +429,7 @@ ABOUT = {
     "url": ("url",),
     "licence": ("licence", "license"),
     "family": ("family", "repo_name", "repo", "book"),
+    "score": ("score",),
 }
 
 
@@ -629,12 +630,17 @@ def family_of(
 
 def described(
     text: str,  # of a record
-    about: dict,  # field of a `Document` -> what the source says; only texts count
+    about: dict,  # field of a `Document` -> what the source says; of no other kind than there
     repair: str | None = None,  # what reading it has repaired
 ) -> Document:
     "Join a text with what is known about it"
-    fields = {k: v for k, v in about.items() if isinstance(v, str)}
-    return Document(text, **fields | dict(family=family_of(fields)), repair=repair)
+    fields = {k: v for k, v in about.items() if isinstance(v, str) and k != "score"}
+    score = about.get("score")
+    fields |= dict(
+        family=family_of(fields),
+        score=float(score) if isinstance(score, int | float) else None,
+    )
+    return Document(text, **fields, repair=repair)
 
 
 def parse_line(

@@ -34,6 +34,7 @@ class Document:
     url: str = ""  # the page it is from
     licence: str = ""  # under which it was published
     family: str = ""  # the book, repository or site that it is a piece of
+    score: float | None = None  # how much one learns from it, where its source says that
     repair: str | None = None  # what reading it has repaired
     problem: str | None = None  # why there is no text: then `text` is what was in its place
     notes: Counter = field(default_factory=Counter)  # what filters noted without a drop -> times

@@ -9,9 +9,10 @@ __all__ = ['RunRows']
 from ..core import GpubError
 from ..data.batch import Batch
 from ..data.batches import Batches
+from ..data.mixture import AnnealMix
 from ..data.row_origins import RowOrigin
 from ..data.corpus import Corpus
-from .config import TrainConfig
+from .config import TrainConfig, stable_steps
 from .loop import context_length_at, context_lengths
 from .parallel import World
 
@@ -42,6 +43,7 @@ class RunRows:
                 rank=world.rank,
                 world_size=world.size,
                 weights=cfg.weights or None,
+                anneal=_anneal_mix(cfg),
             )
 
     def _batches_of(self, length: int) -> Batches:
@@ -66,3 +68,12 @@ class RunRows:
         length = context_length_at(step, self.cfg, self.context_length)
         size = self.cfg.batch_tokens
         return self._batches_of(length).trace_rows(step * size, size)
+
+
+def _anneal_mix(cfg: TrainConfig) -> AnnealMix | None:
+    """Place the mix of the end: it begins with the fall of the rate at the earliest, so that a
+    later end, which goes back to before the fall, has read nothing of it"""
+    if not cfg.anneal_weights:
+        return None
+    first_step = max(stable_steps(cfg), round(cfg.steps * (1 - cfg.anneal)))
+    return AnnealMix(cfg.anneal_weights, first_step * cfg.batch_tokens)
