@@ -158,7 +158,8 @@ class Pod:
 
 
 class PodRun:
-    "Stands for the `Trainer` of a phase: rows, checkpoints and money are real, weights are not"
+    """Stands for the `Trainer` of a phase, its task and its open run: rows, checkpoints and money
+    are real, weights are not"""
 
     def __init__(self, pod: Pod, plan, phase, out, options, world):
         self.pod = pod
@@ -176,6 +177,7 @@ class PodRun:
         self.milestone_steps = {m for p in plan.pretraining for m in p.milestones}
         self.stride = 10 if phase.until <= 1000 else 50
         self.state = SimpleNamespace(row=None, step=0)
+        self.task = self
 
     def _config(self) -> dict:
         return dict(

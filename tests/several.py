@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import replace
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,7 @@ from gpub.train.config import TrainConfig
 from gpub.train.learner import Learner, Placement
 from gpub.train.loop import NextToken
 from gpub.train.parallel import World, device_mesh, share_gradients, to_full_tensor
-from gpub.train.trainer import Trainer
+from gpub.train.trainer import build_on
 
 CPU = torch.device("cpu")
 SHAPE = GPTConfig(vocab_size=13, context_length=8, d_model=32, n_layers=4, n_heads=2)
@@ -49,12 +48,9 @@ def from_all(value):
 def built(world, how):
     "As a run builds what it trains: the model, and what this process had in memory for it"
     seed_everything(0)
-    run = SimpleNamespace(
-        world=world, options=SimpleNamespace(parallel=how), model_cfg=SHAPE, device=CPU
-    )
     place = Placement(CPU, Precision("fp32", False, ""), world, how)
     with MemoryMeter("cpu") as meter:
-        model = Trainer.build_model(run)
+        model = build_on(SHAPE, CPU, world, place.sliced)
         learner = Learner(model, RECIPE, place, lambda text: None)
     return learner, meter.peak
 

@@ -68,24 +68,26 @@ import os, signal, sys
 from gpub.plans.phase_watch import PhaseRunner
 import gpub.plans.verdicts
 import gpub.plans.runner
-from gpub.tune.steps import Tuner
+from gpub.train.step_recorder import StepRecorder
+from gpub.tune.steps import Tuning
 phase, moment = sys.argv.pop(1).split(":")
 
 def die(name, step):
     if name == phase and str(step) == moment:
         os.kill(os.getpid(), signal.SIGKILL)
 
-look, after, judge = PhaseRunner.look, Tuner.after_row, gpub.plans.runner.judge_phase
+look, log, judge = PhaseRunner.look, StepRecorder.log_step, gpub.plans.runner.judge_phase
 def looked(self, s):
     die("base", s.n)
     return look(self, s)
-def written(self, row):
-    after(self, row)
-    die(self.out.name, row["step"])
+def written(self, s):
+    log(self, s)
+    if isinstance(self.task, Tuning):
+        die(self.task.out.name, s.n)
 def judged(out, plan, p, *more):
     die(p.name, "verdict")
     return judge(out, plan, p, *more)
-PhaseRunner.look, Tuner.after_row, gpub.plans.runner.judge_phase = looked, written, judged
+PhaseRunner.look, StepRecorder.log_step, gpub.plans.runner.judge_phase = looked, written, judged
 from gpub.cli.main import main
 main()
 """

@@ -54,14 +54,14 @@ def shards(tmp_path_factory):
 
 def listened(trainer):
     "What a run was given at each step, from 1"
-    given, fetch = {}, trainer.batches
+    given, fetch = {}, trainer.task.rows.read
 
     def listen(step, length):
         batch = fetch(step, length)
         given[step + 1] = torch.cat([batch.ids, batch.targets[:, -1:]], 1)
         return batch
 
-    trainer.batches = listen
+    trainer.task.rows.read = listen
     return given
 
 

@@ -163,7 +163,7 @@ def test_a_grown_run_begins_where_the_small_one_ended(small_run, tmp_path):
 def test_an_optimizer_does_not_grow(small_run, tmp_path):
     options = grow_options(small_run, None, dict(n_layers=3), out=tmp_path / "warm", warm=True)
     with pytest.raises(GpubError, match="optimizer begins anew: leave --warm out"):
-        Trainer(options).prepare()
+        Trainer(options).task
 
 
 def test_the_command_grows_and_refuses(small_run, tmp_path):

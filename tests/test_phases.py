@@ -31,6 +31,7 @@ from gpub.record.checkpoint import load_checkpoint
 from gpub.record.folder import append_row
 from gpub.record.ledger import KINDS, Ledger, account, gaps, read_ledger
 from gpub.train.options import RunOptions
+from gpub.train.rows import RunRows
 from gpub.train.trainer import Trainer
 
 
@@ -295,18 +296,18 @@ def test_planted_failures(plan, kw, phase, word, why, text, tmp_path):
     instead="test_ways_on.py::test_a_machine_that_becomes_slower_is_told_by_its_price"
 )
 def test_a_slow_machine(text, tmp_path, monkeypatch, straight):
-    whole = Trainer.batches
+    whole = RunRows.read
 
     def slow(self, step, context_length):
         return (time.sleep(0.1), whole(self, step, context_length))[1]
 
-    monkeypatch.setattr(Trainer, "batches", slow)
+    monkeypatch.setattr(RunRows, "read", slow)
     plan = with_phase(
         "proof", gates=(Gate(metric="tok_s", least=256 / 0.1, when="always", after=2),)
     )
     v = walk(plan, tmp_path / "run", text)
     assert (v.phase, v.word) == ("proof", "change GPU") and 4 < v.step < 12 and "tok_s" in v.reason
-    monkeypatch.setattr(Trainer, "batches", whole)
+    monkeypatch.setattr(RunRows, "read", whole)
     v = walk(TOY, tmp_path / "run", text)
     assert v.word == "continue"
     same_weights(tmp_path / "run", straight)  # on another machine it goes on
@@ -323,7 +324,7 @@ def test_money_that_came_later(text, tmp_path, straight):
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.0]
-    parts = (Trainer, "batches", 10), (step_recorder.StepRecorder, "write_checkpoint", 30)
+    parts = (RunRows, "read", 10), (step_recorder.StepRecorder, "write_checkpoint", 30)
 
     def ledger(d, usd, step=0, since=None, paid=False):
         now[0] += 40

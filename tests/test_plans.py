@@ -55,7 +55,8 @@ class FakeLedger:
 
 
 class FakeRun:
-    "Stands for a `Trainer` on a GPU that is not here: steps take what the forecast says"
+    """Stands for a `Trainer`, its task and its open run on a GPU that is not here: steps take what
+    the forecast says"""
 
     def __init__(self, plan, phase, machine, out, end):
         self.start, self.last = plan.span(phase)
@@ -71,6 +72,7 @@ class FakeRun:
         self.stop, self.milestone_steps = threading.Event(), set()
         self.world = SimpleNamespace(size=1, main=True, on_main=lambda f: f())
         self.state = SimpleNamespace(row=None, step=self.start)
+        self.task = self
 
     def save(self, s, wait=False):
         "Priced with the rest of what is no step"

@@ -144,7 +144,7 @@ def test_targets_that_are_not_shifted(monkeypatch):
 
 def test_special_tokens_are_seen():
     s = PreflightRun("shakespeare", settings=SMALL, device="cpu", log=lambda line: None)
-    text = s.run.corpus.tok
+    text = s.task.corpus.tok
     # the newline plays the end of a document
     tok = SimpleNamespace(
         specials={"<|end|>": 0},
@@ -272,9 +272,10 @@ def test_a_card_that_is_too_small():
         ),
         pytest.param(
             lambda code: code.replace(
-                "    run.go()",
-                "    import shutil\n    shutil.rmtree(run.out/'checkpoints', ignore_errors=True)\n"
-                "    run.go()",
+                "    with Trainer",
+                "    import shutil\n"
+                "    shutil.rmtree(options.out + '/checkpoints', ignore_errors=True)\n"
+                "    with Trainer",
             ),
             "went on after 0",
             marks=pytest.mark.full,

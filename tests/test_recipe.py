@@ -121,10 +121,10 @@ def toy(out, text, settings, said):
     )
 
 
-def interrupt(run, step):
+def interrupt(trainer, step):
     "Stop a run after a step; it saves the next one and ends"
     with pytest.raises(Interrupted):
-        with run.opened():
+        with trainer.opened() as run:
             for s in run.steps():
                 if s.n == step:
                     run.stop.set()
@@ -134,10 +134,12 @@ def interrupt(run, step):
 def test_a_run_from_before_keeps_the_decay_it_began_with(large, text, tmp_path):
     interrupt(toy(tmp_path / "run", text, {"weight_decay": 0.1}, []), 3)
     said = []
-    run = toy(tmp_path / "run", text, {}, said).prepare()
-    assert run.cfg.weight_decay != 0.1
-    run.go()
-    assert run.cfg.weight_decay == 0.1
+    trainer = toy(tmp_path / "run", text, {}, said)
+    assert trainer.task.cfg.weight_decay != 0.1
+    with trainer.opened() as run:
+        assert run.task.cfg.weight_decay == 0.1
+        for _ in run.steps():
+            pass
     assert any("weight decay 0.1, as this run began" in line for line in said)
     assert not [line for line in said if "holds another run" in line]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -194,15 +196,14 @@ def stand_in(monkeypatch, room):
 
 
 def opened(out, text, settings, said):
-    run = toy(out, text, dict(batch_tokens=2048) | settings, said)
-    run.prepare().restore_or_begin()
-    return run
+    with toy(out, text, dict(batch_tokens=2048) | settings, said).opened() as run:
+        return run
 
 
 def half_room(run, rows):
     "Memory in which half the rows of a step fit, and not all of them"
-    half = memory_forecast(run.model_cfg, rows // 2, accumulate=True)["peak"]
-    assert half < memory_forecast(run.model_cfg, rows)["peak"]
+    half = memory_forecast(run.task.model_cfg, rows // 2, accumulate=True)["peak"]
+    assert half < memory_forecast(run.task.model_cfg, rows)["peak"]
     return half
 
 
@@ -210,7 +211,7 @@ def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path
     stand_in(monkeypatch, None)
     whole = opened(tmp_path / "cpu", text, {}, [])
     assert whole.learner.micro_batcher.state() == dict(mode="off", micro=None)
-    context_length = whole.model_cfg.context_length
+    context_length = whole.task.model_cfg.context_length
     rows = 2048 // context_length
     stand_in(monkeypatch, half_room(whole, rows))
     said = []
@@ -227,7 +228,7 @@ def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path
 def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatch):
     stand_in(monkeypatch, None)
     whole = opened(tmp_path / "cpu", text, {}, [])
-    rows = 2048 // whole.model_cfg.context_length
+    rows = 2048 // whole.task.model_cfg.context_length
     stand_in(monkeypatch, half_room(whole, rows))
     out = tmp_path / "run"
     interrupt(toy(out, text, dict(batch_tokens=2048), []), 3)

@@ -741,11 +741,9 @@ def test_the_stopwatch_is_asked_once_for_a_machine(text, tmp_path, monkeypatch):
         monkeypatch.setattr(clock, lambda model, x, y, dtype, cfg: times[dtype])
         settings = SETTINGS | dict(precision="auto", stages=((0.0, 32),), depths=((0.0, 1),))
         out = tmp_path / f"run-{share}"
-        run = Trainer(
-            RunOptions("shakespeare", out, text, settings | dict(steps=1), "cpu", log=quiet)
-        )
-        run.prepare().restore_or_begin()
-        names.append(run.stored_config["precision"]["name"])
+        options = RunOptions("shakespeare", out, text, settings | dict(steps=1), "cpu", log=quiet)
+        with Trainer(options).opened() as run:
+            names.append(run.config["precision"]["name"])
     assert names == ["bf16", "bf16"]
 
 

@@ -869,7 +869,7 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
     def stops(recorder, s):
         logs(recorder, s)
         if s.n == 10:
-            recorder.run.stop.set()
+            os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(StepRecorder, "log_step", stops)
     assert gpub(*argv) == 130

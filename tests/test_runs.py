@@ -12,7 +12,6 @@ import pytest
 import yaml
 from commands import output_of
 
-from gpub.core import GpubError
 from gpub.progress import Progress
 from gpub.record.checkpoint import find_newest
 from gpub.record.folder import lock_folder
@@ -99,13 +98,9 @@ def test_resume_needs_only_the_name(runs, tmp_path, monkeypatch):
     settings = dict(TINY, steps=3, lr=0.001)
     options = RunOptions("shakespeare", tmp_path / "cut", runs / "text.txt", settings)
     trainer = Trainer(options)
-    with pytest.raises(GpubError, match="is not opened: with trainer.opened"):
-        next(trainer.steps())
     with trainer.opened() as run:
         step = next(run.steps())
         run.save(step, wait=True)
-    with pytest.raises(GpubError, match="is not opened: with trainer.opened"):
-        trainer.save(step)  # the writer of checkpoints is closed
     assert summarise_run(tmp_path / "cut").state == "stopped"
     monkeypatch.chdir(tmp_path)
     output_of("resume", tmp_path / "cut")

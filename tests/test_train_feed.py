@@ -155,23 +155,24 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
     go(tmp_path / "plain", text)
     asked, began = [], []
 
-    real = trainer.Trainer.make_objective
-    read = trainer.Trainer.batches
+    real = trainer.Pretraining.make_objective
+    read = Prefetcher.__call__
 
-    def fed(self):
-        objective = real(self)
-        assert self.prefetcher is None  # a CPU has nobody to read meanwhile
-        self.prefetcher = Prefetcher(self.rows.read, self.device)
-        began.append(self.prefetcher)
+    def fed(task, learner, step, closing):
+        objective = real(task, learner, step, closing)
+        assert objective.batches == task.rows.read  # a CPU has nobody to read meanwhile
+        objective.batches = Prefetcher(task.rows.read, task.device)
+        closing.callback(objective.batches.close)
+        began.append(objective.batches)
         return objective
 
     def noted(self, step, length):
         asked.append((step, length))
         return read(self, step, length)
 
-    monkeypatch.setattr(trainer.Trainer, "make_objective", fed)
+    monkeypatch.setattr(trainer.Pretraining, "make_objective", fed)
     with monkeypatch.context() as watched:
-        watched.setattr(trainer.Trainer, "batches", noted)
+        watched.setattr(Prefetcher, "__call__", noted)
         go(tmp_path / "fed", text, 7)
     go(tmp_path / "fed", text)
     assert losses(tmp_path / "fed") == losses(tmp_path / "plain")
@@ -210,12 +211,12 @@ def test_no_number_is_read_back_between_log_rows(optimizer):
     assert counts[4] == counts[5] > 0  # and what the one row has read
 
 
-def read_of(run, stages, tokens):
+def read_of(task, stages, tokens):
     "How often each token was an input, over so many tokens of a run"
     out, cursor = np.zeros(70_000, int), 0
     while cursor < tokens:
-        step = cursor // run.cfg.batch_tokens
-        ids = run.batches(step, stages[step % len(stages)]).ids
+        step = cursor // task.cfg.batch_tokens
+        ids = task.rows.read(step, stages[step % len(stages)]).ids
         out += np.bincount(ids.flatten().numpy(), minlength=len(out))
         cursor += ids.numel()
     return out
@@ -226,15 +227,15 @@ def test_a_changed_context_neither_skips_nor_repeats(tmp_path):
     length, size = 32, 128
     ids = np.arange(40 * size + 1, dtype=np.int64)
     options = RunOptions("shakespeare", tmp_path / "run", None, SETTINGS | dict(steps=40))
-    run = Trainer(options).prepare()
-    run.rows.by_length = {
+    task = Trainer(options).task
+    task.rows.by_length = {
         c: Batches(ids, context_length=c, batch=size // c, seed=3) for c in (16, length)
     }
-    seen = read_of(run, (16, length), 20 * size)
+    seen = read_of(task, (16, length), 20 * size)
     assert (seen[: len(ids)] <= 1).all() and seen.sum() == 20 * size
     # as it was, rows of a step of each length's own order: some twice
     mixed = np.concatenate(
-        [run.rows.by_length[c][s].ids.flatten() for s, c in enumerate((16, 32) * 10)]
+        [task.rows.by_length[c][s].ids.flatten() for s, c in enumerate((16, 32) * 10)]
     )
     assert np.bincount(mixed).max() > 1
 
@@ -259,9 +260,9 @@ def test_a_changed_batch_goes_on_at_the_token_cursor():
 
 def test_weights_are_a_setting_of_a_run(two_sources, tmp_path):
     settings = SETTINGS | dict(stages=(), weights='{"edu": 0.5, "math": 0.5}')
-    run = Trainer(RunOptions("shakespeare", tmp_path / "run", two_sources, settings)).prepare()
-    assert run.rows.by_length[32].mixture.shares == [0.5, 0.5]
-    assert run.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
+    task = Trainer(RunOptions("shakespeare", tmp_path / "run", two_sources, settings)).task
+    assert task.rows.by_length[32].mixture.shares == [0.5, 0.5]
+    assert task.identity()["train"]["weights"] == dict(edu=0.5, math=0.5)
     with pytest.raises(GpubError, match="the weights are for web; the sources are edu, math"):
         Trainer(
             RunOptions(

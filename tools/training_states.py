@@ -50,11 +50,16 @@ def train(out):
     "The run; its milestones are the states of the page, and so are the weights it begins with"
     at = dict(eval_steps=STEPS[1:], milestone_steps=STEPS[1:])
     options = dict(command="python tools/training_states.py", progress=SilentProgress())
-    run = Trainer(RunOptions("shakespeare", out, settings=SETTINGS, device="cpu", **at, **options))
-    with run.opened():
+    options = RunOptions("shakespeare", out, settings=SETTINGS, device="cpu", **at, **options)
+    with Trainer(options).opened() as run:
         weights = run.learner.model.state_dict()
         save_checkpoint(
-            out, 0, weights, {}, dict(val_loss=run.scores()["val_loss"]), milestone=True
+            out,
+            0,
+            weights,
+            {},
+            dict(val_loss=run.task.scores(run.learner)["val_loss"]),
+            milestone=True,
         )
         for step in run.steps():
             if step.n in STEPS:

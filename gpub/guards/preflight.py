@@ -93,15 +93,15 @@ class PreflightRun:
         parallel: str = "ddp",  # how they share the model
         **run: Any,  # what else a run is asked: data, settings, device, usd_per_hour, log
     ):
-        self.run = Trainer(RunOptions(preset, **run)).prepare()
+        self.task = Trainer(RunOptions(preset, **run)).task
         self.gpu = gpu
         self.data = run.get("data")
         self.settings = run.get("settings") or {}
         self.processes = processes
         self.parallel = parallel
-        self.cfg = self.run.model_cfg
-        self.train = self.run.cfg
-        self.device = self.run.device
+        self.cfg = self.task.model_cfg
+        self.train = self.task.cfg
+        self.device = self.task.device
         on_gpu = self.device.type != "cpu"
         # of models that do a few forward passes, and of models that are trained for some hundred
         # steps
@@ -124,7 +124,7 @@ class PreflightRun:
     ) -> Batch:
         "Draw a small step of the run's own data"
         context_length = min(context_length, self.cfg.context_length)
-        batches = self.run.corpus.train(
+        batches = self.task.corpus.train(
             context_length=context_length,
             batch=max(least, self.tokens // context_length),
             seed=self.train.seed,
@@ -268,7 +268,7 @@ def check_data(
             f"ids up to {top:,}, the vocabulary has {s.cfg.vocab_size:,}",
             "prepare the text with the tokenizer of this model",
         )
-    tok = s.run.corpus.tok
+    tok = s.task.corpus.tok
     special = torch.isin(x, torch.tensor([*tok.specials.values()], dtype=x.dtype))
     held = special.any(1)
     first = special.int().argmax(1).tolist()
@@ -384,7 +384,7 @@ def _last_line(text: str) -> str:
 
 def _small_run(s: PreflightRun, text: Path, steps: int) -> dict:
     "Arguments of a `Trainer` that is over in a moment, on a piece of the validation text"
-    piece = s.run.corpus.tok.decode(s.run.corpus.val[:4000]) + " ab"
+    piece = s.task.corpus.tok.decode(s.task.corpus.val[:4000]) + " ab"
     text.write_text(piece * (4000 // len(piece) + 1), encoding="utf-8")
     shape = {
         k: getattr(small_proxy(s.cfg), k)
@@ -402,7 +402,7 @@ def _small_run(s: PreflightRun, text: Path, steps: int) -> dict:
         precision=s.precision.name,
     )
     return dict(
-        preset=s.run.name, data=str(text), device=str(s.device), settings=s.settings | shape | few
+        preset=s.task.name, data=str(text), device=str(s.device), settings=s.settings | shape | few
     )
 
 
@@ -428,7 +428,7 @@ def _compare_runs(killed: Path, whole: Path, steps: int) -> _Difference:
 def resume(
     s: PreflightRun,  # its settings, on a piece of its validation text
     steps: int = 8,  # of the whole run
-    kill: int = 6,  # when this step's batch is fetched
+    kill: int = 6,  # when so many steps are done
 ) -> str:
     "Check that killed and resumed equals undisturbed"
     with tempfile.TemporaryDirectory() as d:
@@ -495,7 +495,7 @@ def _timed_by_child(s: PreflightRun) -> TimedSteps:
     "The run's own steps in a process of their own: all the memory of the card is theirs"
     gc.collect()
     torch.cuda.empty_cache()
-    options = dict(preset=s.run.name, device=str(s.device), settings=s.settings)
+    options = dict(preset=s.task.name, device=str(s.device), settings=s.settings)
     options |= dict(data=s.data and str(s.data))
     child = [sys.executable, "-c", read_packaged("guards/programs/time_child.py")]
     done = subprocess.run([*child, json.dumps(options)], capture_output=True, text=True)
@@ -521,8 +521,8 @@ def timed_here(
         timed = time_steps(s.run, limit=CPU_SECONDS, log=lambda line: None)
     else:
         return None
-    if s.run.options.out is not None:
-        file_timed(s.run.out, timed)
+    if s.task.options.out is not None:
+        file_timed(s.task.out, timed)
     return timed
 
 
@@ -537,8 +537,8 @@ def device_speed(
     known = f"timed here: {timed}"
     if s.device.type == "cuda":
         known += f", {flops / find_card(timed.card).peak:.0%} of the card's peak"
-    if s.run.options.usd_per_hour:
-        billion = s.run.options.usd_per_hour / 3600 / timed.tok_s * 1e9
+    if s.task.options.usd_per_hour:
+        billion = s.task.options.usd_per_hour / 3600 / timed.tok_s * 1e9
         known += f", ${billion:,.2f} a billion tokens"
     return DeviceSpeed(flops, known)
 
@@ -572,12 +572,12 @@ def _needs_here(s: PreflightRun, tokens: int) -> _Needs:
         memory = memory_forecast(s.cfg, 1, mode="full", **settings)["peak"]
         known += "; in smaller pieces and with gradient checkpointing"
     hours = tokens * flops_per_token(s.cfg) / speed.flops / 3600
-    return _Needs(memory, room, hours, hours * s.run.options.usd_per_hour, known)
+    return _Needs(memory, room, hours, hours * s.task.options.usd_per_hour, known)
 
 
 def _needs_there(s: PreflightRun, tokens: int) -> _Needs:
     "On the card `s.gpu`"
-    p = plan(s.cfg, s.gpu, tokens, s.run.options.usd_per_hour or None, optimizer=s.train.optimizer)
+    p = plan(s.cfg, s.gpu, tokens, s.task.options.usd_per_hour or None, optimizer=s.train.optimizer)
     row = p.fitting[0] if p.fitting else p.rows[-1]
     known = f"{p.gpu}, {p.speed}"
     return _Needs(row.peak_gb * 1e9, p.memory_gb * 1e9, row.hours, row.usd, known)
@@ -588,10 +588,10 @@ def check_forecast(
 ) -> str:
     "Forecast memory, disk, hours and dollars"
     tokens = s.train.steps * s.train.batch_tokens
-    disk_folder = s.run.out.absolute()
+    disk_folder = s.task.out.absolute()
     while not disk_folder.exists():
         disk_folder = disk_folder.parent
-    kept = s.run.options.keep + len(s.run.milestone_steps) + 1
+    kept = s.task.options.keep + len(s.task.milestone_steps) + 1
     disk = checkpoint_bytes(s.cfg, s.train.optimizer) * kept
     free = shutil.disk_usage(disk_folder).free
     needs = (_needs_there if s.gpu else _needs_here)(s, tokens)
@@ -610,7 +610,7 @@ def check_rehearsal(
     s: PreflightRun,  # its preset, settings, card and processes
 ) -> str:
     "Rehearse: the program runs on the named card, and fits it"
-    options = dict(preset=s.run.name, gpu=s.gpu, settings=s.settings)
+    options = dict(preset=s.task.name, gpu=s.gpu, settings=s.settings)
     options |= dict(processes=s.processes, parallel=s.parallel)
     program = read_packaged("guards/programs/rehearse_child.py")
     child = [sys.executable, "-c", program, json.dumps(options)]
@@ -656,7 +656,7 @@ def preflight(
         f"{s.cfg.n_layers} x {s.cfg.d_model}, context {s.cfg.context_length}, "
         f"{parameter_anatomy(s.cfg).params:,} parameters"
     )
-    log(f"{preset}: {size} on {s.device}; {s.run.corpus.note}")
+    log(f"{preset}: {size} on {s.device}; {s.task.corpus.note}")
     log(decay)
     away = {REHEARSAL: check_rehearsal} if gpu and find_gpu(gpu).name != "cpu" else {}
     checks = []

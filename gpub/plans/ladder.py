@@ -146,10 +146,10 @@ def train_rung(
             eval_steps={round(i * steps / 8) for i in (1, 2, 4, 6, 8)},
             milestone_steps={steps},  # a ladder needs no samples on the way
         )
-    ).prepare()
-    if run.corpus.tokens < tokens:
+    )
+    if run.task.corpus.tokens < tokens:
         raise GpubError(
-            f"{data} has {run.corpus.tokens:,} tokens and {tokens:,} are asked for: "
+            f"{data} has {run.task.corpus.tokens:,} tokens and {tokens:,} are asked for: "
             "a law of data needs fresh data, make more"
         )
     run.go()

@@ -23,7 +23,7 @@ from .verdicts import Cause, record_verdict
 from ..core import write_atomic
 from ..record.folder import Interrupted
 from ..train.loop import Diverged, TrainStep
-from ..train.training_run import TrainingRun
+from ..train.training_run import OpenRun, TrainingRun
 
 # %% ../../nbs/lib/plans/phase_watch.ipynb #d6992ce7
 class Stop(NamedTuple):
@@ -54,7 +54,7 @@ class PhaseMoney:
         self,
         plan: Plan,
         phase: Phase,
-        run: TrainingRun,  # with the settings of plan and phase; its ledger is open
+        run: OpenRun,  # with the settings of plan and phase
         limits: PhaseLimits,
     ):
         self.plan = plan
@@ -63,7 +63,7 @@ class PhaseMoney:
         self.limits = limits
         ledger = run.ledger
         self.counted = dict.fromkeys(("train", "save", "eval"), 0.0)  # seconds, up to the last step
-        self.step_seconds = deque(maxlen=max(10, 2 * run.cfg.log_every))  # of the newest steps
+        self.step_seconds = deque(maxlen=max(10, 2 * run.task.cfg.log_every))  # of the newest steps
         # the first save takes as long as reading did, say
         saves = [s.seconds for s in ledger.before if s.was == "save"]
         self.longest = dict(save=max(saves, default=ledger.seconds["setup"]), eval=0.0)
@@ -71,7 +71,7 @@ class PhaseMoney:
         ends_run = plan.ends_run(phase)
         of_this_phase = [s.usd for s in ledger.before if of_phase(s, *bounds, ends_run)]
         self.base = sum(of_this_phase) - sum(s.usd for s in ledger.before)
-        self.base -= given_up(run.out, phase.name)
+        self.base -= given_up(run.task.out, phase.name)
 
     def usd(self) -> float:
         """Return the dollars that this phase has cost, by all processes, without what an end that
@@ -98,7 +98,7 @@ class PhaseMoney:
         began: int,  # steps done when this process began
     ) -> Stop | None:
         "Return a reason when the next step might be one too many"
-        rate = self.run.options.usd_per_hour / 3600
+        rate = self.run.task.options.usd_per_hour / 3600
         reserve = self.seconds_to_stop() * rate
         ceiling = self.limits.max_usd
         if ceiling is not None:
@@ -124,7 +124,7 @@ class PhaseMoney:
         now = self.run.ledger.seconds
         seconds = now["setup"] + now["compile"]
         seconds += (self.phase.until - step) * self.counted["train"] / (step - began)
-        return seconds * self.run.options.usd_per_hour / 3600
+        return seconds * self.run.task.options.usd_per_hour / 3600
 
 
 def ceiling_text(
@@ -151,18 +151,19 @@ class PhaseRunner:
         self,
         plan: Plan,
         phase: Phase,
-        run: TrainingRun,  # with the settings of plan and phase
+        trainer: TrainingRun,  # with the settings of plan and phase
         limits: PhaseLimits = PhaseLimits(),
         out: Path | None = None,  # the folder of the plan; default: of the run
     ):
         self.plan = plan
         self.phase = phase
-        self.run = run
+        self.trainer = trainer
         self.limits = limits
-        self.out = out or run.out
+        self.out = out or trainer.out
         self.accepted = set()  # the gates that were passed by hand
         self.rows = []  # of the log, by this process
         self.began = 0
+        self.run: OpenRun | None = None  # while it is open, and as it was left
         self.money: PhaseMoney | None = None  # from the first step on
         self.ended: Stop | None = None
 
@@ -182,11 +183,11 @@ class PhaseRunner:
     ) -> Stop | None:
         "Return a reason to stop when a gate that is always asked does not hold"
         gates = [g for g in self.phase.gates if g.when == "always" and step > self.began + g.after]
-        rate = self.run.options.usd_per_hour
+        rate = self.run.task.options.usd_per_hour
         bounds = self.plan.span(self.phase)
 
         def value(metric: str) -> float | None:
-            return measure_metric(metric, self.run.out, self.rows, rate, bounds)
+            return measure_metric(metric, self.run.task.out, self.rows, rate, bounds)
 
         answer = check_gates(gates, value, strict=False)
         if answer.word == "continue":
@@ -208,7 +209,7 @@ class PhaseRunner:
         self.accepted.update(answer.failed)
         answer = answer._replace(word="accepted")
         record_verdict(self.out, self.plan, self.phase, step, answer)
-        self.run.log(f"accepted: {answer.reason}")
+        self.run.task.log(f"accepted: {answer.reason}")
 
     def look(
         self,
@@ -239,21 +240,22 @@ class PhaseRunner:
     ) -> bool:  # the phase is over
         "Look, tell, and save what is due"
         run = self.run
+        task = run.task
         logged = self.has_row(s)
-        if run.world.size == 1 or logged:
-            self.ended = self.ended or run.world.on_main(partial(self.look, s))
-        if logged and each and run.world.main:
+        if task.world.size == 1 or logged:
+            self.ended = self.ended or task.world.on_main(partial(self.look, s))
+        if logged and each and task.world.main:
             each(run, self.phase)
-        if s.n in run.milestone_steps:
+        if s.n in task.milestone_steps:
             run.save(s)
         done = s.n >= self.phase.until
         if done:
             self.ended = None  # it is done, whatever it cost
         elif self.ended:
             run.stop.set()  # saves after the next step
-        if done and s.n < run.cfg.steps:
+        if done and s.n < task.cfg.steps:
             run.save(s, wait=True)
-        return done and s.n < run.cfg.steps
+        return done and s.n < task.cfg.steps
 
     def go(
         self,
@@ -262,8 +264,8 @@ class PhaseRunner:
         """Train to the end of the phase, or until something is in the way, with a
         checkpoint in either case; return the reason to stop"""
         try:
-            with self.run.opened() as run:
-                for s in run.steps():
+            with self.trainer.opened() as self.run:
+                for s in self.run.steps():
                     if self.after_step(s, each):
                         break
         except Interrupted:

@@ -87,7 +87,7 @@ from ..train.parallel import World
 from ..train.presets import apply_settings, find_preset
 from ..train.timed_steps import read_timed
 from ..train.trainer import Trainer
-from ..train.training_run import TrainingRun
+from ..train.training_run import OpenRun, TrainingRun
 from ..tune.dpo import DpoConfig
 from ..tune.grpo import GrpoConfig
 from ..tune.methods import DpoOptions, GrpoOptions, SftOptions
@@ -230,10 +230,10 @@ def _phase_trainer(
     options: PlanOptions,
     world: World,  # the processes that walk together
 ) -> TrainingRun:
-    "Return the run of a phase, with its inputs read; it trains when it is told to"
+    "Return the run of a phase; it reads and trains when it is told to"
     if phase.tuned:
-        return Tuner(tuning_options(plan, phase, out, options, world)).prepare()
-    return Trainer(pretraining_options(plan, phase, out, options, world)).prepare()
+        return Tuner(tuning_options(plan, phase, out, options, world))
+    return Trainer(pretraining_options(plan, phase, out, options, world))
 
 # %% ../../nbs/lib/plans/runner.ipynb #cb430f1d
 AT_THE_END = "bill.json", "report.html"  # what a run leaves when it is done
@@ -311,7 +311,7 @@ class PlanRunner:
         if self.world.main and self.out.is_dir():  # what is refused leaves no folder
             self.status.write(line, tell)
 
-    def _each(self, run: TrainingRun, phase: Phase):
+    def _each(self, run: OpenRun, phase: Phase):
         "What happens at every row of the log, by process 0"
         row = run.state.row
         pace = f"{row['tok_s']:,} tok/s, " if row.get("tok_s") else ""
@@ -453,13 +453,15 @@ class PlanRunner:
             options = replace(options, paid=options.paid or self.pretrained)
             self.pretrained = True
         self.report(f"{phase.name}: training steps {step + 1:,} to {phase.until:,}")
-        run = _phase_trainer(self.plan, phase, self.out, options, self.world)
+        trainer = _phase_trainer(self.plan, phase, self.out, options, self.world)
+        progress = trainer.task.progress
+        runner = PhaseRunner(self.plan, phase, trainer, limits, self.out)
         try:
-            stop = PhaseRunner(self.plan, phase, run, limits, self.out).go(self._each)
+            stop = runner.go(self._each)
         finally:
-            if run.progress.shown:
-                print(file=run.progress.out)  # whoever speaks next gets a line of its own
-        return run.state.step, stop
+            if progress.shown:
+                print(file=progress.out)  # whoever speaks next gets a line of its own
+        return runner.run.state.step, stop
 
     def _record(self, phase: Phase, step: int, stop: Stop) -> PhaseVerdict:
         stop = Stop(*stop)  # a plain tuple in the other processes

@@ -16,11 +16,11 @@ import shutil
 import signal
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import BinaryIO, TextIO
+from types import FrameType, MappingProxyType
+from typing import Any, BinaryIO, TextIO
 
 from gpub.core import (
     RUN_FORMAT,
@@ -221,7 +221,7 @@ def _longer(out: Path | str, stored: dict, wanted: dict, differing: int) -> str:
 def open_folder(
     out: Path | str,  # the run folder
     identity: dict,  # what this command wants: model, train, data
-    extras: Callable[[], dict] = dict,  # makes the rest of a new config.json
+    extras: Mapping[str, Any] = MappingProxyType({}),  # the rest of a new config.json
     free: Collection[str] = (),  # settings of `train` that may be others than before
 ) -> dict:  # the config in force: the stored one when it resumes
     """Make the folder, or check that it holds this very run; raises `GpubError` with the difference
@@ -254,7 +254,7 @@ def open_folder(
             f"{out} has checkpoints but no config.json: restore it, or choose another folder "
             "with --out"
         )
-    config = {"format": RUN_FORMAT} | identity | extras()
+    config = {"format": RUN_FORMAT} | identity | extras
     write_atomic(path, json.dumps(config, indent=1) + "\n")
     return config
 

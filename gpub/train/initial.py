@@ -86,6 +86,22 @@ class InitialWeights:
                 "(--parallel ddp), the same context length; leave --warm out"
             )
 
+    def recipe_from(
+        self,
+        cfg: TrainConfig,  # of a preset, with settings
+        settings: dict,  # those that were asked for
+        context_length: int,  # of the model
+    ) -> TrainConfig:
+        "Change a recipe for a model that has learned already: all its blocks go on learning"
+        if cfg.depths and "depths" in settings:
+            raise GpubError(
+                "depths let blocks sleep that write nothing yet, and those of --init have learned "
+                "to write: leave depths out"
+            )
+        if "batch_tokens" not in settings:
+            cfg = whole_batches(cfg, context_length)
+        return replace(cfg, depths=())
+
     def grown(
         self,
         settings: dict,  # with the larger sizes, as from `train.growing`

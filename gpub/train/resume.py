@@ -28,13 +28,13 @@ from .learner import Learner
 def open_config(
     out: Path,  # the run folder
     identity: dict,  # what makes two runs the same
-    describe: Callable[[], dict],  # makes the rest of a new config.json
+    about: dict,  # the rest of a new config.json
     free: Collection[str],  # settings of `train` that may be others than before
     data: dict,  # {"data": its place now} where config.json keeps the options
 ) -> dict:
     """Return the configuration in force, and let config.json learn of another end or another place
     of the data; raises `GpubError` where the folder holds another run"""
-    config = open_folder(out, identity, describe, free)
+    config = open_folder(out, identity, about, free)
     _check_types(out, config)
     now = json.loads(json.dumps(identity["train"]))
     changed = {k: now[k] for k in SCHEDULE if k in free and config["train"].get(k) != now[k]}

@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -80,31 +81,29 @@ def time_steps(
 ) -> TimedSteps:
     "Take steps of a run as it would take them, from fresh weights, and throw them away"
     began = now()
-    run.prepare()
-    seed_everything(run.cfg.seed)
-    device = run.device
+    task = run.task
+    seed_everything(task.cfg.seed)
+    device = task.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    model = run.build_model()
-    placement = Placement(device, run.choose_precision(model), run.world)
-    run.learner = Learner(model, run.cfg, placement, log)
-    run.learner.fit_to_memory(0)
-    learner = run.learner
-    objective = run.make_objective()
-    clock = _StepClock(device, limit, now)
-    for _ in learner.take_steps(objective):
-        clock.count()
-        if clock.enough(steps):
-            break
-    run.close_data()
-    run.learner = None
+    model = task.build_model()
+    placement = Placement(device, task.choose_precision(model), task.world)
+    learner = Learner(model, task.cfg, placement, log)
+    learner.fit_to_memory(0)
+    with ExitStack() as closing:
+        objective = task.make_objective(learner, 0, closing)
+        clock = _StepClock(device, limit, now)
+        for _ in learner.take_steps(objective):
+            clock.count()
+            if clock.enough(steps):
+                break
     counted = clock.seconds[FIRST_STEPS:] or clock.seconds[-1:]
     on_gpu = device.type == "cuda"
     return TimedSteps(
-        preset=run.name,
+        preset=task.name,
         card=torch.cuda.get_device_name(device) if on_gpu else device.type,
         steps=len(counted),
-        tok_s=run.cfg.batch_tokens / median(counted),
+        tok_s=task.cfg.batch_tokens / median(counted),
         compiled=learner.compiled,
         checkpointing=learner.micro_batcher.mode,
         ready_seconds=round(clock.mark - sum(counted) - began, 3),

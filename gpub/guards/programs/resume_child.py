@@ -1,34 +1,22 @@
 """The run that `gpub.guards.preflight.resume` kills and starts again.
 
 The fields of `RunOptions`, and the run folders as `outs`, come as JSON in the first argument. It
-prints `step N` when the batch of a step is read, and `began at N` when a run is over.
+prints `step N` when so many steps are done, and `began at N` when a run is over.
 """
 
 import json
 import sys
-from gpub.data.batch import Batch
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
 
-class WatchedTrainer(Trainer):
-    "Prints every step whose batch is read"
-
-    first_step: int | None = None
-
-    def batches(self, step: int, context_length: int) -> Batch:
-        "Read this process's rows of a step"
-        if self.first_step is None:
-            self.first_step = step
-        print("step", step, flush=True)
-        return super().batches(step, context_length)
-
-
 def train_one(options: RunOptions):
     "One run, with little to validate and nothing to write at milestones"
-    run = WatchedTrainer(options)
-    run.go()
-    print("began at", run.first_step, flush=True)
+    with Trainer(options).opened() as run:
+        began = run.state.step
+        for step in run.steps():
+            print("step", step.n, flush=True)
+    print("began at", began, flush=True)
 
 
 def main():

@@ -34,6 +34,7 @@ from ...train.optim import make_optimizers, muon_format
 from ...train.presets import apply_settings, find_preset
 from ...train.options import RunOptions
 from ...train.trainer import Trainer
+from ...train.training_run import OpenRun
 
 # %% ../../../nbs/lib/lab/bench_train.ipynb #7d094486
 def zipf_tokens(
@@ -177,15 +178,15 @@ def overhead(
                 progress=Progress(steps, out=out),
             )
         )
-        with run.opened():
-            engine = run.steps()
+        with run.opened() as opened:
+            engine = opened.steps()
             next(engine)
-            bare = _bare_step(run, steps, log)
+            bare = _bare_step(opened, log)
             bare()
             contenders = dict(
                 engine=lambda n: _repeat(engine.__next__, turn), bare=lambda n: _repeat(bare, turn)
             )
-            race = Race(contenders, run.device).run((steps - 2) // turn)
+            race = Race(contenders, run.task.device).run((steps - 2) // turn)
     n = (steps - 2) // turn * turn
     spent = race.each(sum)
     return dict(
@@ -202,18 +203,18 @@ def _repeat(step: Callable[[], object], times: int):
         step()
 
 
-def _bare_step(run: Trainer, steps: int, log: Callable[[str], object]) -> Callable[[], None]:
+def _bare_step(run: OpenRun, log: Callable[[str], object]) -> Callable[[], None]:
     "A step of a run's model and recipe, and nothing around it"
-    dev = run.device
+    task = run.task
+    dev = task.device
     dtype = run.learner.dtype
-    model = pick_attention(build_model(run.model_cfg).to(dev), dev, dtype)
-    length = run.model_cfg.context_length
-    batch = run.batches(0, length).to(dev)
+    model = pick_attention(build_model(task.model_cfg).to(dev), dev, dtype)
+    batch = task.read_batch(0)
     x = batch.ids
     y = batch.targets
     params = [*model.parameters()]
-    opts = make_optimizers(model, run.cfg, muon_format(dev))
-    loss_fn = choose_loss(MicroBatcher(model, run.cfg, log=log), (x, y), run.cfg, dtype)
+    opts = make_optimizers(model, task.cfg, muon_format(dev))
+    loss_fn = choose_loss(MicroBatcher(model, task.cfg, log=log), (x, y), task.cfg, dtype)
 
     def step():
         with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32):
