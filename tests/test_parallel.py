@@ -26,6 +26,7 @@ from gpub.core import GpubError
 from gpub.record.checkpoint import load_checkpoint, verify_checkpoint
 from gpub.record.checkpoint_folder import MODEL, OPTIMIZER, checkpoints, step_of
 from gpub.record.mirror import mirror_run
+from gpub.record.slices import SlicedSaver
 from gpub.train import parallel
 from gpub.train.parallel import World
 
@@ -378,6 +379,16 @@ def test_killed_among_slices_two_go_on_to_the_bit(alone, sliced, text, tmp_path)
     _, err = p.communicate(timeout=300)
     assert p.returncode == 0, err
     same_weights(tmp_path / "run", sliced)
+
+
+def test_a_save_that_outlives_its_group_is_one_line(tmp_path):
+    "This process has left the others, because one was lost, while its thread still saves"
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    saver = SlicedSaver(tmp_path)
+    dist.destroy_process_group()
+    saver._job = saver._pool.submit(dist.get_rank, saver.group)
+    with pytest.raises(GpubError, match="the other processes are gone"):
+        saver.await_last_write()
 
 
 @pytest.mark.full(instead="test_run.py::test_kill_9")

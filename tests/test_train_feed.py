@@ -130,11 +130,11 @@ def go(out, text, steps=None, **options):
     if not steps:
         run.go()
         return
-    with run.opened():
-        loop = run.steps()
+    with run.opened() as opened:
+        loop = opened.steps()
         for _ in range(steps):
             step = next(loop)
-        run.save(step, wait=True)
+        opened.save(step, wait=True)
 
 
 @pytest.fixture

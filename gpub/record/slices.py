@@ -164,7 +164,9 @@ class SlicedSaver(Saver):
                 raise error from None
             with explain_failed_save(self.step, root):
                 raise OSError(f"process {rank}: {first_line(error)}") from error
-        except RuntimeError as e:  # gloo's: the others are gone
+        # gloo's where the others are gone; torch's own where this process has left them meanwhile,
+        # as `find_lost` does: "Group ... is not registered"
+        except (RuntimeError, ValueError) as e:
             with explain_failed_save(self.step, root):
                 raise OSError(f"the other processes are gone: {first_line(e)}") from e
 
