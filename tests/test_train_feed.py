@@ -282,16 +282,16 @@ ANNEALED = SETTINGS | dict(
 )
 
 
-def shares_by_step(trainer):
+def shares_by_step(task):
     "How many windows of each source every step reads"
-    steps = trainer.cfg.steps
-    return [Counter(row.sources[0] for row in trainer.rows.trace(step)) for step in range(steps)]
+    steps = task.cfg.steps
+    return [Counter(row.sources[0] for row in task.rows.trace(step)) for step in range(steps)]
 
 
 def test_the_end_of_a_run_reads_another_mix(two_sources, tmp_path):
     def counts(**changed):
         options = RunOptions("shakespeare", tmp_path / "run", two_sources, ANNEALED | changed)
-        return shares_by_step(Trainer(options).prepare())
+        return shares_by_step(Trainer(options).task)
 
     last_tenth = counts()
     rows = sum(last_tenth[0].values())
