@@ -426,16 +426,17 @@ def test_scores_that_are_not_numbers_are_named():
         running.cache.kv[2:] = torch.nan
     with pytest.raises(GpubError, match=r"weights are finite.* \(3 tokens\).* layers \[1\]"):
         engine.step()
+    engine = DecodeEngine(model)
     running = engine.add_request(GenerationRequest([[1, 2]], SamplingConfig(n=5)))
-    running.logits_bv = torch.full((1, 13), torch.nan)
+    engine.step()
     with pytest.raises(GpubError, match=r"\(2 tokens\) are finite, so the forward pass"):
-        running.draw()
+        running.draw(torch.full((1, 13), torch.nan))
 
 
 def test_requests_that_are_read_together_have_one_prompt_each():
     "A batch has a row for each request: a second prompt would never get its token"
-    engine = DecodeEngine(toy(), max_batch=4)
-    with pytest.raises(GpubError, match="with max_batch a request holds one prompt, got 2"):
+    engine = DecodeEngine(toy(), [2, 4])
+    with pytest.raises(GpubError, match="takes one prompt in each, got 2"):
         engine.add_request(GenerationRequest([[1], [2, 3]]))
     assert engine.requests == []
     caches = CacheRows([KVCache(TOY), KVCache(TOY)])

@@ -17,6 +17,7 @@ from gpub.chat.template import EncodedChat
 from gpub.core import GpubError
 from gpub.data.sentencepiece import SentencePieceTokenizer
 from gpub.data.tokenizer import IdTokenizer
+from gpub.model.batching import agreeing_batch_sizes
 from gpub.model.engine import DecodeEngine
 from gpub.model.generate import generate_ids
 from gpub.model.kv_cache import KVCache
@@ -124,7 +125,7 @@ def test_a_kind_that_comes_in(name, tmp_path):
         chats = [EncodedChat(row.numpy(), np.ones(60, bool)) for row in x[:, :60]]
         packed = packed_logits(model, packed_batch([chats], 128))[0]
         assert (packed[60:120] - want[1, :60]).abs().max() <= 2e-5
-    engine = DecodeEngine(model, max_batch=2)
+    engine = DecodeEngine(model, agreeing_batch_sizes(model, 2))
     prompts = [x[0, :30].tolist(), x[1, :7].tolist()]
     greedy = SamplingConfig(n=20, temperature=0)
     asked = [engine.add_request(GenerationRequest([p], greedy)) for p in prompts]

@@ -89,6 +89,7 @@ class Batches:
         weights: dict[str, float] | None = None,
         anneal: AnnealMix | None = None,  # other shares for the end; needs `weights`
         device: torch.device | str | None = None,  # keep the tokens on this device and gather there
+        shard_map: ShardMap | None = None,  # of the files of a shard folder, from `from_shards`
     ):
         self.plan = RowPlan(
             context_length=context_length,
@@ -97,7 +98,7 @@ class Batches:
             rank=rank,
             world_size=world_size,
         )
-        self.shard_map: ShardMap | None = None  # of the files that `from_shards` reads
+        self.shard_map = shard_map
         arrays_of = _arrays_by_source(ids)
         if weights is None:
             arrays_of = _as_one_source(arrays_of)
@@ -142,6 +143,7 @@ class Batches:
         row_length = context_length or window_length
         if window_length % row_length:
             raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
+        # tokens of all ranks -> this rank's windows of each source -> rows
         parts = []
         for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
             parts.append(source.read(first, stop))
@@ -224,14 +226,14 @@ class Batches:
         folder = Path(folder)
         manifest = check_shards(folder, tokenizer)
         entries = _entries_by_source(manifest, split, folder)
-        if weights is None:
+        if weights is None:  # as in `__init__`; here for the names that `shard_map` looks up
             entries = _as_one_source(entries)
         ids = {}
         for name, files in entries.items():
             ids[name] = [open_shard(folder, manifest, entry, mode == "mmap") for entry in files]
             if mode == "ram":
                 ids[name] = [np.concatenate(ids[name])]
-        batches = cls(
+        return cls(
             ids,
             context_length=context_length,
             batch=batch,
@@ -241,9 +243,8 @@ class Batches:
             weights=weights,
             anneal=anneal,
             device=device if mode == "device" else None,
+            shard_map=ShardMap(folder, manifest_fingerprint(manifest), entries),
         )
-        batches.shard_map = ShardMap(folder, manifest_fingerprint(manifest), entries)
-        return batches
 
     @cached_property
     def fingerprint(self) -> str:  # 16 hex digits

@@ -6,12 +6,12 @@
 __all__ = ['CacheRows', 'agreeing_batch_sizes']
 
 # %% ../../nbs/lib/model/batching.ipynb #da30cd95
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 import torch
-from torch import nn
-from .gpt import AttentionContext, AttentionFunction
+from .gpt import AttentionFunction, Decoder
 from .kv_cache import KVCache
+from .lean_step import ReadTokens, decode_function, decode_threads
 
 # %% ../../nbs/lib/model/batching.ipynb #bc08495a
 class CacheRows:
@@ -65,13 +65,20 @@ class CacheRows:
 
 # %% ../../nbs/lib/model/batching.ipynb #68d48afa
 def agreeing_batch_sizes(
-    model: nn.Module,  # a `GPT` or a `Llama`
-    # (ids_b1, cache) -> logits, a row for each text
-    read_one: Callable[[torch.Tensor, AttentionContext], torch.Tensor],
+    model: Decoder,  # in eval mode
     max_rows: int,  # rows of the largest batch
+    read_newest: ReadTokens | None = None,  # reads one token of each text; None: the engine's
 ) -> list[int]:  # ascending; [1] where company changes the bits
     """Find the sizes of a batch in which a row's logits are the same to the last bit, wherever it
-    stands"""
+    stands: by a few passes over random tokens"""
+    if max_rows == 1:
+        return [1]
+    read_newest = read_newest or decode_function(model)
+    with torch.inference_mode(), decode_threads(model):
+        return _try_batch_sizes(model, max_rows, read_newest)
+
+
+def _try_batch_sizes(model: Decoder, max_rows: int, read_newest: ReadTokens) -> list[int]:
     device = model.tok.weight.device
     caches = [KVCache(model.cfg, device, size=2) for _ in range(max_rows)]
     generator = torch.Generator().manual_seed(0)
@@ -82,7 +89,8 @@ def agreeing_batch_sizes(
     def logits_of(rows: list[int]) -> torch.Tensor:
         cache = CacheRows([caches[r] for r in rows])
         cache.open(1)
-        return read_one(ids_tb1[1][rows], cache)  # not advanced: the next try reads the same token
+        # not advanced: the next try reads the same token
+        return read_newest(ids_tb1[1][rows], cache)
 
     def agrees(size: int) -> bool:
         first = list(range(size))

@@ -7,20 +7,23 @@ __all__ = ['left_pad', 'seen_tokens', 'RunningRequest', 'DecodeEngine']
 
 # %% ../../nbs/lib/model/engine.ipynb #f4b90cc9
 # The engine knows ids and no text. A request joins, gets one token a step and leaves when it is
-# done; whatever writes (samples, chat, rollouts, the server) writes through it. Texts that begin
-# together (rollouts) are one request: one cache, padded on the left, one pass a step. Requests of a
-# server begin when they like: each has a cache of its own, and those caches are read together.
+# done; whatever writes (samples, chat, rollouts, the server) writes through it. A step has two
+# halves: whatever a request has not read yet is read, and then one token of each text is drawn.
+
+# NOTE: there are two ways to write several texts, deliberately. Those that begin together (samples,
+# rollouts) are one request: one cache, padded on the left, and one call of attention for all. Those
+# of a server begin when they like: each is a request with a cache of its own, and attention looks
+# at one cache after the other. That costs half the speed or more; the page measures how much.
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
+from functools import partial
 import torch
 from ..core import GpubError
-from .attention import attention_kernels
-from .batching import CacheRows, agreeing_batch_sizes
-from .gpt import AttentionContext, Decoder
+from .batching import CacheRows
+from .gpt import Decoder
 from .kv_cache import KVCache
-from .lean_step import OneThread, has_plain_layers, is_small_model, lean_step
+from .lean_step import ReadTokens, decode_function, decode_threads, read_tokens
 from .requests import GeneratedToken, GenerationRequest, plain_request
 from .sampling import NO_TOKEN, choose_tokens, uniform_draws
 
@@ -69,13 +72,12 @@ class RunningRequest:
         # what the tool has to say in each text, token by token
         self.replies: list[deque[int]] = [deque() for _ in request.prompts]
         self.steps = 0  # tokens written of the longest
-        # not read yet: the prompts at first, then the newest token of each
+        # what the next step reads: the prompts at first, then the newest token of each text, and
+        # after a slide the whole window
         self.unread_bt, pads = left_pad(request.prompts, min(longest, size), device)
         self.window = [self.unread_bt]  # all that the model still sees
         self.cache = KVCache(model.cfg, device, size)
         self.cache.reset(pads)
-        # what may come next: the engine sets them, `draw` chooses from them
-        self.logits_bv: torch.Tensor | None = None
         seeds = range(sampling.seed, sampling.seed + n_texts)
         self.draws = uniform_draws(seeds, sampling.n, device)
         self.seen_bv: torch.Tensor | None = None  # for a repetition penalty
@@ -88,19 +90,33 @@ class RunningRequest:
         return self.cache.length >= self.cache.size
 
     def slide(self) -> None:
-        "Forget the oldest tokens of a full window; the others will be read again"
-        # + 1: a full cache and the newest token, which has not been read yet
-        keep = self.cache.size + 1 - self.request.sampling.slide
-        self.unread_bt = torch.cat(self.window, 1)[:, -keep:]
+        """Forget the `slide` oldest tokens of a full window; the others have to be read again, with
+        `slide=1` for every token"""
+        # + 1: the newest token, which has not been read yet
+        window_after = self.cache.size + 1 - self.request.sampling.slide
+        self.unread_bt = torch.cat(self.window, 1)[:, -window_after:]
         self.window = [self.unread_bt]
-        pads = [max(0, keep - len(prompt) - self.steps) for prompt in self.request.prompts]
-        self.cache.reset(pads)
+        lengths = [len(prompt) + self.steps for prompt in self.request.prompts]
+        self.cache.reset([max(0, window_after - length) for length in lengths])
 
-    def draw(self) -> list[GeneratedToken | None]:
+    def read(
+        self,
+        forward: ReadTokens,  # the model, or what stands for it
+    ) -> torch.Tensor:  # (b, v): the scores of what comes next in each text
+        "Read what has not been read yet"
+        t = self.unread_bt.size(1)
+        self.cache.open(t)
+        logits_bv = forward(self.unread_bt, self.cache)
+        self.cache.advance(t)
+        return logits_bv
+
+    def draw(
+        self,
+        logits_bv: torch.Tensor,  # from `read`
+    ) -> list[GeneratedToken | None]:
         "Draw one more token of each text; None of one that has ended"
         request = self.request
         uniform_b1 = next(self.draws)
-        logits_bv = self.logits_bv
         if request.tool:
             own_ids = torch.tensor(request.tool.own_ids, device=logits_bv.device)
             logits_bv = logits_bv.index_fill(1, own_ids, -torch.inf)
@@ -147,56 +163,44 @@ class RunningRequest:
         return f"the weights and {cache} are finite, so the forward pass overflowed; try float32"
 
 # %% ../../nbs/lib/model/engine.ipynb #037f59e1
-# (ids_bt, cache) -> (b, v): the scores of what comes after the last token of each text
-_Forward = Callable[[torch.Tensor, AttentionContext], torch.Tensor]
-
-
 class DecodeEngine:
     """Requests are added, get one more token of each text a step, and go when they are done.
 
-    It knows token ids and no text. A request's tokens do not depend on the other requests: they
-    are read one by one, or together in batch sizes that were tried to give the same bits.
+    A request's tokens do not depend on the other requests: they are read one by one, or together in
+    batch sizes that were tried to give the same bits.
 
-    An engine is made for weights that stay: a small model's are copied (`lean_step`)."""
+    An engine is made for weights that stay: a small model's are copied (`decode_function`)."""
 
     def __init__(
         self,
         model: Decoder,  # in eval mode
-        # requests that are read together, at most; above 1 each of them holds one prompt
-        max_batch: int = 1,
+        # how many requests may be read together, ascending: from `agreeing_batch_sizes`
+        batch_sizes: Sequence[int] = (1,),
     ):
         self.model = model
-        self.max_batch = max_batch
+        self.batch_sizes = list(batch_sizes)
         self.requests: list[RunningRequest] = []
-        small = is_small_model(model)
-        self.one_thread = OneThread() if small else nullcontext()
-        self.device = model.tok.weight.device
-        self.forward_one: _Forward = self._forward  # of one token of each text
-        if small and has_plain_layers(model):
-            self.forward_one = lean_step(model)
+        self.read_prompt: ReadTokens = partial(read_tokens, model)  # any number of tokens
+        self.read_newest: ReadTokens = decode_function(model)  # one token of each text
+        self.decode_threads = decode_threads(model)
         # NOTE: FSDP writes into tensors of its own, which inference mode forbids
         self.no_grad_context = torch.no_grad if _is_sliced(model) else torch.inference_mode
-        self.batch_sizes = [1]  # of requests that are read together
         # of one token: it fills a batch up
-        self.padding_cache = KVCache(model.cfg, self.device, size=1)
-        if max_batch > 1:
-            with self.no_grad_context(), self.one_thread:
-                self.batch_sizes = agreeing_batch_sizes(model, self.forward_one, max_batch)
+        self.padding_cache = KVCache(model.cfg, model.tok.weight.device, size=1)
 
     def add_request(
         self,
         request: GenerationRequest,  # its prompts may have any lengths
     ) -> RunningRequest:
-        """Read the prompts of a request; raises `GpubError` for an empty prompt, an id outside the
-        vocabulary, a `slide` longer than the context, or several prompts with `max_batch`"""
-        if self.max_batch > 1 and len(request.prompts) > 1:
+        """Check a request and let it join the next step; raises `GpubError` for an empty prompt, an
+        id outside the vocabulary, a `slide` longer than the context, or several prompts where
+        requests are read together"""
+        if len(request.prompts) > 1 and self.batch_sizes != [1]:
             raise GpubError(
-                f"with max_batch a request holds one prompt, got {len(request.prompts)}: add each "
-                "as a request of its own"
+                "an engine that reads requests together takes one prompt in each, got "
+                f"{len(request.prompts)}: add each as a request of its own"
             )
         running = RunningRequest(plain_request(request, self.model.cfg), self.model)
-        with self.no_grad_context():
-            self._advance(running, self._forward)
         self.requests.append(running)
         return running
 
@@ -209,39 +213,34 @@ class DecodeEngine:
 
     def step(self) -> list[tuple[RunningRequest, list[GeneratedToken | None]]]:
         "Write one more token of every text and return them, None for a text that has ended"
+        logits_of: dict[RunningRequest, torch.Tensor] = {}  # of what comes next
         with self.no_grad_context():
-            # 1) read the newest token of each text; the prompts of a new request are read already
-            begun = [running for running in self.requests if running.steps > 0]
-            full = [running for running in begun if running.is_full]
-            for running in full:
-                running.slide()
-                self._advance(running, self._forward)
-            with self.one_thread:
-                self._decode([running for running in begun if running not in full])
-                # 2) draw what comes next
-                written = [(running, running.draw()) for running in self.requests]
-        # 3) let go of what is done
+            # 1) prefill: read whole prompts, and windows that slid
+            for running in self.requests:
+                if running.is_full:
+                    running.slide()
+                if running.cache.length == 0:
+                    logits_of[running] = running.read(self.read_prompt)
+            with self.decode_threads:
+                # 2) decode: of all others read the newest token
+                logits_of |= self._decode([r for r in self.requests if r not in logits_of])
+                # 3) draw what comes next
+                written = [(running, running.draw(logits_of[running])) for running in self.requests]
+        # 4) let go of what is done
         self.requests = [running for running in self.requests if not all(running.done)]
         return written
 
-    def _decode(self, requests: list[RunningRequest]) -> None:
+    def _decode(self, requests: list[RunningRequest]) -> dict[RunningRequest, torch.Tensor]:
         "Read the token that each text was given last: one request after the other, or together"
         if self.batch_sizes == [1]:
-            for running in requests:
-                self._advance(running, self.forward_one)
-            return
+            return {running: running.read(self.read_newest) for running in requests}
+        logits_of = {}
         largest = self.batch_sizes[-1]
         for start in range(0, len(requests), largest):
-            self._decode_batch(requests[start : start + largest])
+            logits_of |= self._decode_batch(requests[start : start + largest])
+        return logits_of
 
-    def _advance(self, running: RunningRequest, forward: _Forward) -> None:
-        "Read what a request has not read yet: its prompts, a window that slid, or one token a text"
-        t = running.unread_bt.size(1)
-        running.cache.open(t)
-        running.logits_bv = forward(running.unread_bt, running.cache)
-        running.cache.advance(t)
-
-    def _decode_batch(self, requests: Sequence[RunningRequest]) -> None:
+    def _decode_batch(self, requests: list[RunningRequest]) -> dict[RunningRequest, torch.Tensor]:
         "Read the newest token of several texts, in a batch filled up to a size that agrees"
         size = next(size for size in self.batch_sizes if size >= len(requests))
         spare = size - len(requests)
@@ -249,17 +248,11 @@ class DecodeEngine:
         caches = [running.cache for running in requests] + [self.padding_cache] * spare
         batch_cache = CacheRows(caches)
         batch_cache.open(1)
-        logits_bv = self.forward_one(torch.cat(ids), batch_cache)
+        logits_bv = self.read_newest(torch.cat(ids), batch_cache)
         batch_cache.advance(1)
         self.padding_cache.reset()  # it is full after one token
         rows = logits_bv[: len(requests)].split(1)  # without those that only fill the batch up
-        for running, logits_1v in zip(requests, rows, strict=True):
-            running.logits_bv = logits_1v
-
-    def _forward(self, ids_bt: torch.Tensor, cache: AttentionContext) -> torch.Tensor:  # (b, v)
-        "Read tokens with the model itself, and score only what comes after the last one"
-        with attention_kernels(self.device, ids_bt.size(1)):
-            return self.model(ids_bt, cache, last_only=True).squeeze(1)
+        return dict(zip(requests, rows, strict=True))
 
 
 def _is_sliced(model: Decoder) -> bool:

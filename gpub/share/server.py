@@ -43,6 +43,7 @@ from gpub.chat.template import (
 from ..core import Config, Count, GpubError, first_line
 from ..data.tokenizer import Tokenizer
 from ..device import use_threads
+from ..model.batching import agreeing_batch_sizes
 from ..model.engine import DecodeEngine, RunningRequest
 from ..model.requests import GeneratedToken, GenerationRequest, plain_prompts
 from ..model.sampling import SamplingConfig
@@ -368,7 +369,8 @@ class BatchWorker:
         self.task: asyncio.Task | None = None  # that writes
         self.submitted = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "batch", initializer=use_threads)
-        self.engine = self.thread.submit(DecodeEngine, model, max_batch=size).result()
+        sizes = self.thread.submit(agreeing_batch_sizes, model, size).result()
+        self.engine = DecodeEngine(model, sizes)
 
     def submit(
         self,

@@ -131,13 +131,15 @@ class GrpoObjective:
         number_n = self.world.share_of(np.arange(len(questions.prompts)), "groups of answers")
         number_b = number_n.repeat(cfg.group)
         prompts = [questions.prompts[n] for n in number_b]
+        # of the step; answer i of all processes is drawn with the i-th dice after it
+        step_seed = int(np.random.default_rng([cfg.seed, step]).integers(1 << 62))
         with eval_mode(self.model):
             answers = sample_answers(
                 self.model,
                 prompts,
                 cfg.longest,
                 self.end_id,
-                seed=int(np.random.default_rng([cfg.seed, step]).integers(1 << 62)),
+                seed=step_seed,
                 sampling=SamplingConfig(temperature=cfg.temperature),
                 others_before=int(number_n[0]) * cfg.group,
             )
@@ -172,10 +174,10 @@ class GrpoObjective:
                 reference_logprobs_bt = answer_logprobs(
                     self.reference, batch, temperature=cfg.temperature
                 )
-            # asked also where no penalty needs it: a row of the log has the distance. It is the
-            # plain estimator of the KL divergence (k1): how much likelier an answer has become,
-            # in nats; a mean of few answers may be below 0. Both are 0 outside the answers, so the
-            # sum is over answer tokens alone
+            # a forward pass more, also where no penalty needs it: a row of the log has the distance.
+            # It is the plain estimator of the KL divergence (k1): how much likelier an answer has
+            # become, in nats; a mean of few answers may be below 0. Both are 0 outside the answers,
+            # so the sum is over answer tokens alone
             distance_bt = sampler_logprobs_bt - reference_logprobs_bt
             metrics["kl"] = distance_bt.sum() / piece.step_answers
         # the penalty `reward` is taken from the rewards, here; `k3` and `k3_ratio` are in the loss
