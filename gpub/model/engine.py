@@ -13,7 +13,8 @@ __all__ = ['left_pad', 'seen_tokens', 'RunningRequest', 'DecodeEngine']
 # NOTE: there are two ways to write several texts, deliberately. Those that begin together (samples,
 # rollouts) are one request: one cache, padded on the left, and one call of attention for all. Those
 # of a server begin when they like: each is a request with a cache of its own, and attention looks
-# at one cache after the other. That costs half the speed or more; the page measures how much.
+# at one cache after the other. For a small GPT that is about 1.5 times slower with 8 texts and 3
+# times with 64; the page measures it.
 
 from collections import deque
 from collections.abc import Sequence

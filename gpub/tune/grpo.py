@@ -174,10 +174,10 @@ class GrpoObjective:
                 reference_logprobs_bt = answer_logprobs(
                     self.reference, batch, temperature=cfg.temperature
                 )
-            # a forward pass more, also where no penalty needs it: a row of the log has the distance.
-            # It is the plain estimator of the KL divergence (k1): how much likelier an answer has
-            # become, in nats; a mean of few answers may be below 0. Both are 0 outside the answers,
-            # so the sum is over answer tokens alone
+            # a forward pass more, also where no penalty needs it: a row of the log has the
+            # distance. It is the plain estimator of the KL divergence (k1): how much likelier an
+            # answer has become, in nats; a mean of few answers may be below 0. Both are 0 outside
+            # the answers, so the sum is over answer tokens alone
             distance_bt = sampler_logprobs_bt - reference_logprobs_bt
             metrics["kl"] = distance_bt.sum() / piece.step_answers
         # the penalty `reward` is taken from the rewards, here; `k3` and `k3_ratio` are in the loss
