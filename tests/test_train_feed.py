@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gpub.train.trainer as trainer
 from gpub.core import GpubError
 from gpub.data.batch import Batch
-from gpub.data.batches import Batches
-from gpub.data.mixture import AnnealMix
+from gpub.data.batches import AnnealMix, Batches
 from gpub.data.prefetch import Prefetcher
 from gpub.data.shards import open_shard, read_manifest
 from gpub.device import seed_everything

@@ -8,8 +8,7 @@ __all__ = ['RunRows']
 # %% ../../nbs/lib/train/rows.ipynb #38b53b46
 from ..core import GpubError
 from ..data.batch import Batch
-from ..data.batches import Batches
-from ..data.mixture import AnnealMix
+from ..data.batches import AnnealMix, Batches
 from ..data.row_origins import RowOrigin
 from ..data.corpus import Corpus
 from .config import TrainConfig, stable_steps
