@@ -4,6 +4,7 @@ the split, a judge that is not fooled, and a plan that walks."""
 import datetime
 import random
 import re
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
@@ -25,11 +26,13 @@ from gpub.chat.skills import (
     find_skills,
     is_held_out_content,
     is_right_answer,
+    number_in_words,
     roman_parts,
     skill_messages,
     skills_tokenizer,
     spell_and_count,
     subtract_in_columns,
+    type_numbers,
     type_phrase,
     weekday_scratch,
 )
@@ -80,24 +83,82 @@ def zeller(date):
     return (date.day + 13 * (month + 1) // 5 + k + k // 4 + j // 4 + 5 * j) % 7
 
 
+SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+).split()
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def worked_out(text):
+    "Brackets first, then products, then sums from the left"
+    if brackets := re.fullmatch(r"\((.+)\)\*(\d+)", text):
+        return worked_out(brackets[1]) * Fraction(brackets[2])
+    total = Fraction(0)
+    for sign, product in re.findall(r"((?:^|[-+])-?)([\d.*]+)", text):
+        value = Fraction(1)
+        for factor in product.split("*"):
+            value *= Fraction(factor)
+        total += -value if "-" in sign else value
+    return total
+
+
 def test_sums_and_differences(turns):
     for name in ("sum", "difference", "long"):
         for turn in of_skill(turns, name):
-            a, sign, b = re.fullmatch(r"(-?[\d.]+)([-+])([\d.]+)", turn.content).groups()
-            assert b in turn.question.replace(",", "")
-            a, b = Fraction(a), Fraction(b)
-            right = a + b if sign == "+" else a - b
+            right = worked_out(turn.content)
             assert Fraction(said(turn)) == right
             if right.denominator == 1:
                 assert said(turn) == str(right)
+            if re.search(r"\d", turn.question) and "years" not in turn.question.lower():
+                last = re.findall(r"[\d.]+", turn.content)[-1]
+                assert last in turn.question.replace(",", "")
+
+
+def test_three_numbers_brackets_and_years_are_among_the_long_ones(turns):
+    contents = [turn.content for turn in of_skill(turns, "long")]
+    assert sum(len(re.findall(r"[-+]\d+", content)) > 1 for content in contents) > 50
+    assert sum("*" in content and "(" not in content for content in contents) > 5
+    assert sum("(" in content for content in contents) > 2
+    assert sum("years" in turn.question.lower() for turn in of_skill(turns, "long")) > 10
+    assert worked_out("3+4*2") == 11 and worked_out("(3+4)*2") == 14
+    assert worked_out("2.5-0.75") == Fraction(7, 4)
+
+
+def test_numbers_in_words():
+    "Read back by adding what the words say"
+    values = {word: n for n, word in enumerate(SMALL)}
+    values |= {word: 10 * n for n, word in enumerate(TENS, 2)} | {"a": 0, "hundred": 100}
+    for n in range(101):
+        assert sum(values[word] for word in re.findall(r"[a-z]+", number_in_words(n))) == n
+    rng = random.Random(0)
+    typed = {type_numbers(rng, ["{a}+{b}", "{a} plus {b}"], a=42, b=7) for _ in range(300)}
+    words = {t.lower() for t in typed if "seven" in t.lower()}
+    assert words and not any("+" in t for t in words)
+    assert all("7" in t for t in typed if "seve" not in t.lower() and "42" in t)
+    assert not any(
+        re.search("[a-z]ty", type_numbers(rng, ["{a} {b}"], a=420, b=40)) for _ in range(99)
+    )
 
 
 def test_products_quotients_and_going_on(turns):
+    asked = Counter()
     for name in ("product", "quotient", "then"):
         for turn in of_skill(turns, name):
+            if odd := re.fullmatch(r"odd (\d+)", turn.content):
+                ending = "even" if odd[1][-1] in "02468" else "odd"
+                assert said(turn) == f"{odd[1]} is {ending}."
+                asked["odd"] += 1
+                continue
+            if rest := re.fullmatch(r"(\d+)%(\d+)", turn.content):
+                a, b = map(int, rest.groups())
+                assert 0 <= int(said(turn)) < b and (a - int(said(turn))) % b == 0
+                asked["remainder"] += 1
+                continue
             a, sign, b, percent = re.fullmatch(
-                r"(\d+)([-+*/])(\d+)(?: then)?( percent)?", turn.content
+                r"([\d.]+)([-+*/])(\d+)(?: then)?( percent)?", turn.content
             ).groups()
+            asked["point"] += "." in a
             a, b = Fraction(a) / (100 if percent else 1), Fraction(b)
             if sign == "/" and b == 0:
                 assert said(turn) == "Nobody can divide by zero."
@@ -114,6 +175,7 @@ def test_products_quotients_and_going_on(turns):
             assert abs(Fraction(said(turn)) - right) <= Fraction(1, 200)
             if right.denominator == 1:
                 assert said(turn) == str(right)
+    assert min(asked[about] for about in ("odd", "remainder", "point")) > 10
 
 
 def test_every_step_of_a_scratch_and_every_result_is_true(turns):
@@ -145,7 +207,7 @@ def test_weekdays(turns):
         if date := re.fullmatch(r"weekday (\S+)", turn.content):
             right = DAYS[zeller(datetime.date.fromisoformat(date[1]))]
         else:
-            n, day = re.fullmatch(r"(\d+) after (\w+)", turn.content).groups()
+            n, day = re.fullmatch(r"(-?\d+) after (\w+)", turn.content).groups()
             right = DAYS[(DAYS.index(day) + int(n)) % 7]
         assert said(turn) == right
         a, total, rest = re.search(r"<think>([\d+]+)=(\d+), (\d)</think>", turn.answer).groups()
@@ -167,26 +229,43 @@ def test_the_scratch_of_a_weekday_is_three_small_tables():
 
 
 def test_dates_and_days_between(turns):
-    months = leaps = 0
+    asked = Counter()
     for turn in of_skill(turns, "date"):
         if year := re.fullmatch(r"leap year (\d+)", turn.content):
             right = "no" not in said(turn).split()
             days = (datetime.date(int(year[1]), month, day) for month, day in ((2, 28), (3, 1)))
             february, march = map(zeller, days)
             assert right == (march != (february + 1) % 7)
-            leaps += 1
+            asked["leap"] += 1
             continue
         if month := re.match(r"days of (\w+)", turn.content):
             n = "0 31 28 31 30 31 30 31 31 30 31 30 31".split()[MONTHS.index(month[1]) + 1]
             assert said(turn).startswith(f"{n} days")
             assert ("29" in said(turn)) == (month[1] == "February")
-            months += 1
+            asked["month"] += 1
+            continue
+        if step := re.match(r"month (-?1) of (\w+)", turn.content):
+            assert MONTHS.index(said(turn)) == (MONTHS.index(step[2]) + int(step[1])) % 12
+            asked["next month"] += 1
+            continue
+        if year := re.match(r"(36[56]) in", turn.content):
+            assert said(turn) == f"{year[1]} days"
+            assert ("leap" in turn.question.lower()) <= (year[1] == "366")
+            continue
+        if ahead := re.fullmatch(r"(-?\d+) after (\d\d-\d\d)", turn.content):
+            start = datetime.date.fromisoformat(f"2001-{ahead[2]}").toordinal()
+            day, _, remark = said(turn).partition(", ")
+            found = datetime.datetime.strptime(f"{day} 2001", "%d %B %Y").toordinal()
+            assert found == start + int(ahead[1])
+            march = datetime.date(2001, 3, 1).toordinal()
+            assert bool(remark) == (min(start, found) < march <= max(start, found))
+            asked["ahead"] += 1
             continue
         date, step = turn.content.split()
         right = datetime.date.fromisoformat(date).toordinal() + int(step)
         found = datetime.datetime.strptime(said(turn), "%d %B %Y")
         assert found.toordinal() == right
-    assert min(months, leaps) > 20
+    assert min(asked[about] for about in ("leap", "month", "next month", "ahead")) > 20
     for turn in of_skill(turns, "between"):
         a, b = map(datetime.date.fromisoformat, turn.content.split()[1:])
         assert said(turn).split()[0] == str(b.toordinal() - a.toordinal())
@@ -240,17 +319,34 @@ def test_roman_numerals(turns):
     assert not any(re.search(r"([IXCM])\1{3}|([VLD])\2", text) for text in written)
 
 
+NTH = "first second third fourth fifth".split()
+
+
 def test_letters(turns):
+    asked = Counter()
     for turn in of_skill(turns, "letters"):
         first, second = re.fullmatch(r"(\w+) (?:in )?(\w+)", turn.content).groups()
         if " in " in turn.content:
             right = str(sum(c == first for c in second))
         elif first == "length":
             right = str(len(second))
+        elif first in ("vowels", "consonants"):
+            vowels = len(re.findall("[aeiou]", second))
+            right = str(vowels if first == "vowels" else len(second) - vowels)
+        elif first in NTH:
+            right = second[NTH.index(first)]
         else:
-            right = dict(first=second[0], last=second[-1], capitals=second.upper())[first]
+            right = dict(
+                last=second[-1],
+                capitals=second.upper(),
+                spell=" ".join(second),
+                backwards="".join(second[n] for n in range(len(second) - 1, -1, -1)),
+            )[first]
+        asked[first] += len(first) > 1
         assert said(turn) == right
     assert spell_and_count("strawberry", "r") == "str1awber2r3y"
+    assert min(asked[about] for about in ("backwards", "vowels", "length")) > 5
+    assert sum(asked[nth] for nth in NTH[1:]) > 5
 
 
 DOWN = re.compile("(?i)large to|desc|biggest first|largest first|highest to|big to|decreas|falling")
@@ -259,7 +355,7 @@ DOWN = re.compile("(?i)large to|desc|biggest first|largest first|highest to|big 
 def test_sorting(turns):
     ups = downs = alone = 0
     for turn in of_skill(turns, "sort"):
-        items = [int(item) for item in re.findall(r"\d+", turn.content)]
+        items = [int(item) for item in re.findall(r"-?\d+", turn.content)]
         heard = [int(item) for item in said(turn).split(", ")]
         if len(heard) == 1 < len(items):
             assert heard[0] in (min(items), max(items))
@@ -274,13 +370,26 @@ def test_sorting(turns):
         ups += up
         downs += not up
     assert min(ups, downs, alone) > 20
+    counted = longest = 0
     for turn in of_skill(turns, "words"):
         items = re.findall(r"'(\w+)'", turn.content)
+        if turn.content.startswith("count"):
+            assert said(turn) == str(len(items))
+            counted += 1
+            continue
+        if which := re.match("longest|shortest", turn.content):
+            others = [len(item) for item in items if item != said(turn)]
+            size = len(said(turn))
+            assert len(others) == len(items) - 1
+            assert size > max(others) if which[0] == "longest" else size < min(others)
+            longest += 1
+            continue
         heard = said(turn).split(", ")
         if len(heard) == 1 < len(items):
             assert heard[0] in items
             continue
         assert heard in (sorted(items), sorted(items, reverse=True))
+    assert min(counted, longest) > 20
 
 
 def test_a_name_is_remembered_and_a_result_is_gone_on_with():
@@ -320,6 +429,27 @@ def test_a_name_is_remembered_and_a_result_is_gone_on_with():
     assert min(told, untold, went_on, facts) > 50
 
 
+def test_whose_name_is_asked_for_after_another_name():
+    "And mine? And my dog's?"
+    mine = others = 0
+    names = find_skills(["name", "recall"])
+    for talk in draw_conversations(1500, seed=8, turns=TURNS, skills=names):
+        name = ""
+        for turn in talk:
+            if turn.content.startswith("name "):
+                name = turn.content.removeprefix("name ")
+            if re.match(r"(?i)and (mine|me|what is mine)\b", turn.question):
+                assert turn.answer == f"Your name is {name}."
+                mine += 1
+            if who := re.match(r"(?i)and my (\w+)'s", turn.question):
+                assert turn.answer.startswith(f"Your {who[1].lower()} is called ")
+                others += 1
+    assert min(mine, others) > 5
+
+
+AGAIN = r"(?i)(and|what about|how about|and what about) [\d.]+ *\??"
+
+
 def test_a_follow_up_goes_on_with_the_turn_before():
     "The same letter in another word, the same list the other way, the same units of another amount"
     letters = lists = units = 0
@@ -340,10 +470,10 @@ def test_a_follow_up_goes_on_with_the_turn_before():
                     continue
                 assert heard[1] == heard[0][::-1] or len(heard[1]) == 1
                 lists += 1
-            if turn.skill == "units" and re.fullmatch(r"(?i)what about [\d.]+ *\??", turn.question):
+            if turn.skill == "units" and re.fullmatch(AGAIN, turn.question):
                 assert asked[1:] == was[1:]
                 units += 1
-    assert min(letters, lists, units) > 10
+    assert min(letters, lists, units) > 5
 
 
 def test_what_it_cannot_do_is_refused_in_many_ways(turns):

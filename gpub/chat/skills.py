@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['REFUSAL', 'ALPHABET', 'Draw', 'SKILLS', 'SKILL_NAMES', 'TURNS', 'SkillTurn', 'TalkState', 'is_held_out_content',
-           'is_right_answer', 'is_follow_up', 'call_text', 'type_phrase', 'add_in_columns', 'subtract_in_columns',
-           'draw_sum', 'draw_difference', 'draw_product', 'draw_quotient', 'draw_long', 'draw_then', 'write_date',
-           'weekday_scratch', 'draw_weekday', 'draw_date', 'draw_between', 'draw_units', 'roman_parts', 'draw_roman',
-           'spell_and_count', 'draw_letters', 'draw_sort', 'draw_words', 'draw_name', 'draw_recall', 'draw_small_talk',
-           'draw_refusal', 'Skill', 'find_skills', 'draw_turn', 'draw_conversation', 'draw_conversations',
-           'skill_messages', 'skills_tokenizer', 'encode_talks']
+           'is_right_answer', 'is_follow_up', 'call_text', 'type_phrase', 'number_in_words', 'type_numbers',
+           'add_in_columns', 'subtract_in_columns', 'draw_sum', 'draw_difference', 'draw_product', 'draw_quotient',
+           'draw_long', 'draw_then', 'write_date', 'weekday_scratch', 'draw_weekday', 'draw_date', 'draw_between',
+           'draw_units', 'roman_parts', 'draw_roman', 'spell_and_count', 'draw_letters', 'draw_sort', 'draw_words',
+           'draw_name', 'draw_recall', 'draw_small_talk', 'draw_refusal', 'Skill', 'find_skills', 'draw_turn',
+           'draw_conversation', 'draw_conversations', 'skill_messages', 'skills_tokenizer', 'encode_talks']
 
 # %% ../../nbs/lib/chat/skills.ipynb #fac2d94d
 import calendar
@@ -151,6 +151,7 @@ def type_phrase(
     is_question = phrase.endswith("?")
     phrase = phrase.removesuffix("?")
     phrase = _CHOICE.sub(lambda choice: rng.choice(choice[1].split("|")), phrase)
+    phrase = " ".join(phrase.split())
     if rng.random() < 0.1:
         phrase = phrase.replace(*rng.choice(_SHORTER))
     if rng.random() < _TYPO_SHARE:
@@ -176,6 +177,52 @@ def type_phrase(
     if rng.random() < 0.04:
         text = text.replace(" ", "  ", 1)
     return text
+
+
+_NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+).split()
+_TEN_WORDS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def number_in_words(
+    n: int,  # 0 to 100
+) -> str:
+    "Write a number as a word, such as: forty-two"
+    if n < 20:
+        return _NUMBER_WORDS[n]
+    if n == 100:
+        return "a hundred"
+    tens = _TEN_WORDS[n // 10 - 2]
+    return f"{tens}-{_NUMBER_WORDS[n % 10]}" if n % 10 else tens
+
+
+def _type_number(rng: random.Random, n: int) -> str:
+    "A number in words, its dash now and then a space, now and then with a letter out of place"
+    word = number_in_words(n)
+    if rng.random() < 0.5:
+        word = word.replace("-", " ")
+    if rng.random() < 0.06 and n != 100:
+        word = _mistyped(rng, word)
+    return word
+
+
+_WORDS_SHARE = 0.25  # of questions whose numbers are small enough are typed in words
+_SIGN_BESIDE = re.compile(r"\}(\[[-+*/]|[-+*/:=×÷x])")
+
+
+def type_numbers(
+    rng: random.Random,  # draws
+    phrases: Sequence[str],  # as of `type_phrase`
+    **numbers: int,  # of the places
+) -> str:
+    "Draw a phrase, and type it with its numbers in digits, or with all of them in words"
+    if all(0 <= n <= 100 for n in numbers.values()) and rng.random() < _WORDS_SHARE:
+        phrases = [phrase for phrase in phrases if not _SIGN_BESIDE.search(phrase)]
+        words = {key: _type_number(rng, n) for key, n in numbers.items()}
+        return type_phrase(rng, phrases, **words)
+    return type_phrase(rng, phrases, **numbers)
 
 # %% ../../nbs/lib/chat/skills.ipynb #d469e8d4
 def _columns(a: int, b: int) -> list[tuple[int, int]]:
@@ -247,6 +294,10 @@ _SUM_PHRASES = (
     "[tom|anna|my sister|a farmer] has {a} [coins|sheep|balls|cakes] and [i have|finds|gets] {b}"
     "[, how many| how many|. how many] [together|altogether|in all]?",
     "there are {a} [boys|cats|cars] and {b} [girls|dogs|buses][.|,| |] how many in total?",
+    "[what is|what's|whats|] {b} more than {a}?",
+    "[a|one|the] [pen|hat|book] costs {a} and [a|the] [cup|bag|lamp] [costs|] {b}[. |, ]how much "
+    "[together|for both|is that|in total]?",
+    "[how many|how much] is {a} and {b} [together|in total|]?",
 )
 _DIFFERENCE_PHRASES = (
     "{a}-{b}",
@@ -277,6 +328,12 @@ _DIFFERENCE_PHRASES = (
     "[tom|anna|a shop|my brother] has {a} [pens|cards|cars][, | and ][he|she] [sells|loses] {b}"
     "[. |, ]how many [are left|remain|are there now]?",
     "it costs {b} and i [pay with|give] {a}[, |. ][how much change do i get|what is my change]?",
+    "[what is|what's|whats|] {b} less than {a}?",
+    "how much [more|bigger|larger] is {a} than {b}?",
+    "[i|we] [have|had|got] {a} [sweets|coins|tickets] and [i|we|] [give|gave] {b} to "
+    "[tom|my sister|a friend][, |. ]how many [are left|do i have|have i got left]?",
+    "there [are|were] {a} [birds|people|cars][, |. ]{b} [leave|go away|go home][, |. ]"
+    "how many [are left|stay|remain]?",
 )
 _COLUMN_LIMIT = 1000  # numbers from here on go to the calculator
 
@@ -325,12 +382,12 @@ def draw_sum(rng: random.Random, state: TalkState) -> SkillTurn:
     if is_follow_up(rng, state, "sum"):
         a = state.topic[1]
         state.number = a + b
-        question = type_phrase(rng, _SAME_PHRASES, b=b)
+        question = type_numbers(rng, _SAME_PHRASES, b=b)
         return SkillTurn("sum", f"{a}+{b}", question, _plus_answer(a, b))
     a = _draw_number(rng, 3)
     state.number = a + b
     state.topic = ("sum", a)
-    question = type_phrase(rng, _SUM_PHRASES, a=a, b=b)
+    question = type_numbers(rng, _SUM_PHRASES, a=a, b=b)
     return SkillTurn("sum", f"{a}+{b}", question, _plus_answer(a, b))
 
 
@@ -341,13 +398,13 @@ def draw_difference(rng: random.Random, state: TalkState) -> SkillTurn:
         a = state.topic[1]
         b = _draw_number(rng, 3)
         state.number = a - b
-        question = type_phrase(rng, _SAME_PHRASES, b=b)
+        question = type_numbers(rng, _SAME_PHRASES, b=b)
         return SkillTurn("difference", f"{a}-{b}", question, _minus_answer(a, b))
     numbers = [_draw_number(rng, 3), _draw_number(rng, 3)]
     a, b = sorted(numbers, reverse=rng.random() < 0.75)
     state.number = a - b
     state.topic = ("difference", a)
-    question = type_phrase(rng, _DIFFERENCE_PHRASES, a=a, b=b)
+    question = type_numbers(rng, _DIFFERENCE_PHRASES, a=a, b=b)
     return SkillTurn("difference", f"{a}-{b}", question, _minus_answer(a, b))
 
 # %% ../../nbs/lib/chat/skills.ipynb #dfcc99bb
@@ -375,7 +432,9 @@ _PRODUCT_PHRASES = (
     "[what do you get if you|if i] multiply {a} [by|and|with] {b}?",
     "[i|we] [have|buy] {a} [bags|boxes|packs] of {b} [eggs|sweets|cards][. |, ]how many "
     "[is that|are there|in total|altogether]?",
-    "[one|a] [ticket|book|pen|cake] costs {b}[. |, ]how much [are|for|do] {a}?",
+    "[one|a] [ticket|book|pen|cake] costs {b}[. |, ]how much [are|for|do] {a} [cost|]?",
+    "{a} [kids|friends|teams] [get|have|eat] {b} [sweets|coins|eggs] each[. |, ]how many "
+    "[is that|in total|altogether]?",
 )
 _PERCENT_PHRASES = (
     "[what is|what's|how much is|] {a}[%| %| percent| per cent] of {b}?",
@@ -407,6 +466,9 @@ _QUOTIENT_PHRASES = (
     "what is {a}/{b} as a decimal?",
     "how many times does {b} go into {a}?",
     "{b} [pens|books|tickets|eggs] cost {a}[. |, ]how much [is|does] one [cost|]?",
+    "[i|we] [share|split|divide] {a} [nuts|sweets|coins|cards|cakes] [among|between|by] {b} "
+    "[kids|friends|children|people][. |, | ]how many [each|does each get|for each|per person]?",
+    "{a} [nuts|sweets|coins|cards] for {b} [kids|friends|children][. |, ]how many each?",
 )
 _NO_QUOTIENT = "Nobody can divide by zero."
 
@@ -440,6 +502,30 @@ def _draw_percent(rng: random.Random, state: TalkState) -> SkillTurn:
     return SkillTurn("product", f"{a}*{b} percent", question, answer)
 
 
+_POINT_TIMES_PHRASES = (
+    "{a}[*| * |x| x | times ]{b}",
+    "{a}[*| * | x | times ]{b}",
+    "[what is|what's|whats|how much is|calculate] {a}[*| * | x | times ]{b}?",
+    "multiply {a} [by|and|with] {b}",
+    "{b} [pens|cakes|books] at {a} [euros|dollars|pounds] each[. |, ]how much [is that|in total]?",
+    "[one|a] [ticket|pen|cake] costs {a}[. |, ]how much [are|for|do] {b} [cost|]?",
+)
+
+
+def _draw_decimal_product(rng: random.Random, state: TalkState) -> SkillTurn:
+    "A number with a point times a whole one: the calculator multiplies its tenths or hundredths"
+    places = rng.choice((1, 1, 2))
+    n = _draw_number(rng, 3) + 1
+    b = _draw_number(rng, 2)
+    typed = _with_point(n, places)
+    question = type_phrase(rng, _POINT_TIMES_PHRASES, a=typed, b=b)
+    call = f"{n}*{b}"
+    parts = f"{calculate(call)}/{10**places}"
+    state.number = None
+    state.topic = ()
+    return SkillTurn("product", f"{typed}*{b}", question, call_text(call, parts) + calculate(parts))
+
+
 def draw_product(rng: random.Random, state: TalkState) -> SkillTurn:
     """Draw a product of two numbers of up to four and three digits, now and then of longer ones;
     some percent of a number; or another number to multiply the first with"""
@@ -448,43 +534,105 @@ def draw_product(rng: random.Random, state: TalkState) -> SkillTurn:
         if not follows:
             state.topic = ()
         return _draw_percent(rng, state)
+    if not follows and rng.random() < 0.12:
+        return _draw_decimal_product(rng, state)
     b = _draw_number(rng, 3)
     if follows:
         a = state.topic[1]
-        question = type_phrase(rng, _SAME_PHRASES, b=b)
+        question = type_numbers(rng, _SAME_PHRASES, b=b)
     else:
         a = _draw_number(rng, 4)
         if rng.random() < 0.25:
             a = rng.randrange(10 ** rng.randint(4, 9))
             b = rng.randrange(10 ** rng.randint(2, 9))
         state.topic = ("product", a)
-        if rng.random() < 0.1:
-            b = rng.choice((2, 3, a))
+        if rng.random() < 0.16:
+            b = rng.choice((2, 2, 3, a))
             phrases = _SQUARE_PHRASES if b == a else _OWN_NUMBER_PHRASES["*", b]
             state.number = a * b
             answer = f"{call_text(f'{a}*{b}')}{a * b}"
-            return SkillTurn("product", f"{a}*{b}", type_phrase(rng, phrases, a=a), answer)
-        typed = dict(a=_typed_number(rng, a), b=_typed_number(rng, b))
-        question = type_phrase(rng, _PRODUCT_PHRASES, **typed)
+            question = type_numbers(rng, phrases, a=a)
+            return SkillTurn("product", f"{a}*{b}", question, answer)
+        question = type_numbers(rng, _PRODUCT_PHRASES, a=a, b=b)
+        if max(a, b) >= 1000:
+            typed = dict(a=_typed_number(rng, a), b=_typed_number(rng, b))
+            question = type_phrase(rng, _PRODUCT_PHRASES, **typed)
     state.number = a * b
     return SkillTurn("product", f"{a}*{b}", question, f"{call_text(f'{a}*{b}')}{a * b}")
+
+
+_REMAINDER_PHRASES = (
+    "[what is|what's|whats|] the remainder [of|when you divide|if i divide] {a} by {b}?",
+    "[what is|what's|] the remainder of {a}[/| / | divided by | over ]{b}?",
+    "remainder of {a} [divided|] by {b}",
+    "{a} mod {b}",
+    "what is left over if i divide {a} by {b}?",
+    "[what is|what's|] {a} [mod|modulo] {b}?",
+)
+_ODD_PHRASES = (
+    "is {a} [even or odd|odd or even]?",
+    "is {a} an [odd|even] number?",
+    "is {a} [odd|even]?",
+    "{a}[, |: | ][odd or even|even or odd]?",
+    "[tell me if|check if] {a} is [odd|even]",
+)
+_ODD_THEN_PHRASES = ("[and|what about|how about|now] {a}?", "and is {a}?")
+_RESULT_ODD_PHRASES = (
+    "[and|] is [it|that|this|the result] [odd or even|even or odd]?",
+    "[and|] is [it|that|this] an [odd|even] number?",
+    "[odd or even|even or odd]?",
+)
+
+
+def _draw_odd_or_even(rng: random.Random, state: TalkState) -> SkillTurn:
+    "Whether a number is odd or even, or the result of the turn before"
+    a = _draw_number(rng, 4)
+    phrases = _ODD_PHRASES
+    if state.topic[:2] == ("quotient", "odd") and rng.random() < 0.75:
+        phrases = _ODD_THEN_PHRASES
+    elif 0 <= (-1 if state.number is None else state.number) < 10**6 and rng.random() < 0.8:
+        a = state.number
+        phrases = _RESULT_ODD_PHRASES
+    question = type_phrase(rng, phrases, a=a)
+    state.number = None
+    state.topic = ("quotient", "odd")
+    return SkillTurn("quotient", f"odd {a}", question, f"{a} is {('even', 'odd')[a % 2]}.")
+
+
+def _draw_remainder(rng: random.Random, state: TalkState) -> SkillTurn:
+    "A remainder: the quotient, its whole part times the divisor, and what is left"
+    b = 1 + _draw_number(rng, 2)
+    a = _draw_number(rng, 4)
+    question = type_phrase(rng, _REMAINDER_PHRASES, a=a, b=b)
+    whole = a // b
+    answer = call_text(f"{a}/{b}", f"{whole}*{b}", f"{a}-{whole * b}") + str(a % b)
+    state.number = a % b
+    state.topic = ()
+    return SkillTurn("quotient", f"{a}%{b}", question, answer)
 
 
 def draw_quotient(rng: random.Random, state: TalkState) -> SkillTurn:
     "Draw a quotient, half of them come out even; or another number to divide the first by"
     b = _draw_number(rng, 3)
+    odd_share = 0.1 if state.number is None else 0.25
+    if state.topic[:2] == ("quotient", "odd") or rng.random() < odd_share:
+        return _draw_odd_or_even(rng, state)
     if is_follow_up(rng, state, "quotient"):
         a = state.topic[1]
         state.number = _quotient_number(a, b)
-        question = type_phrase(rng, _SAME_PHRASES, b=b)
+        question = type_numbers(rng, _SAME_PHRASES, b=b)
         return SkillTurn("quotient", f"{a}/{b}", question, _quotient_answer(a, b))
+    if rng.random() < 0.12:
+        return _draw_remainder(rng, state)
     own = rng.choice((2, 3, 4)) if rng.random() < 0.15 else None
     b = own or b
     a = b * _draw_number(rng, 3) if rng.random() < 0.5 else _draw_number(rng, 5)
     state.number = _quotient_number(a, b)
     state.topic = ("quotient", a)
-    phrases = _OWN_NUMBER_PHRASES["/", own] if own else _QUOTIENT_PHRASES
-    question = type_phrase(rng, phrases, a=a, b=b)
+    if own:
+        question = type_numbers(rng, _OWN_NUMBER_PHRASES["/", own], a=a)
+    else:
+        question = type_numbers(rng, _QUOTIENT_PHRASES, a=a, b=b)
     return SkillTurn("quotient", f"{a}/{b}", question, _quotient_answer(a, b))
 
 
@@ -517,6 +665,8 @@ def _draw_decimals(rng: random.Random, state: TalkState) -> SkillTurn:
     "A sum or a difference of two numbers with a point: the calculator counts their hundredths"
     places = [rng.choice((0, 1, 1, 2)), rng.choice((1, 1, 2))]
     numbers = [(_draw_number(rng, 3), p) for p in places]
+    if rng.random() < 0.3:
+        numbers = [(n % 10**p, p) for n, p in numbers]
     longest = max(places)
     a, b = sorted(numbers, key=lambda one: one[0] * 10 ** (longest - one[1]), reverse=True)
     sign = rng.choice("+-")
@@ -530,10 +680,130 @@ def _draw_decimals(rng: random.Random, state: TalkState) -> SkillTurn:
     return SkillTurn("long", f"{typed['a']}{sign}{typed['b']}", question, answer)
 
 
+_TOTAL_PHRASES = (
+    "{s}",
+    "{s}=",
+    "[what is|what's|whats|how much is|calculate|compute|work out] {s}?",
+)
+_TOTAL_OF_PHRASES = (
+    "[what is|what's|whats|] the [sum|total] of {s}?",
+    "[add|sum|add up|total] {s}",
+    "[can you|could you|please] add [up|] {s}?",
+    "[add|sum] [these|these numbers|the numbers|up]: {s}",
+    "how much [is|are] {s} [together|in total|all together]?",
+    "[i|we] [buy|ate|sold] {s} [eggs|pens|cards][. |, ]how many [in total|altogether|is that]?",
+)
+
+
+def _draw_total(rng: random.Random, state: TalkState) -> SkillTurn:
+    "Three or four numbers to be added, now and then one of them subtracted: one call after another"
+    digits = rng.choice((1, 2, 2, 3))
+    numbers = [_draw_number(rng, digits) for _ in range(rng.choice((3, 3, 3, 4)))]
+    in_words = max(numbers) <= 100 and rng.random() < _WORDS_SHARE
+    typed = [_type_number(rng, n) if in_words else str(n) for n in numbers]
+    signs = "+" * (len(numbers) - 1)
+    if rng.random() < 0.6:
+        if rng.random() < 0.3 and sum(numbers[:-1]) >= numbers[-1]:
+            signs = signs[:-1] + "-"
+        plus, minus = rng.choice((("+", "-"), (" + ", " - "), (" plus ", " minus ")))
+        text = typed[0]
+        for sign, number in zip(signs, typed[1:]):
+            text += (plus if sign == "+" else minus) + number
+        question = type_phrase(rng, _TOTAL_PHRASES, s=text)
+    else:
+        text = _typed_list(rng, numbers)
+        if in_words:
+            text = rng.choice((", ", " and ")).join(typed)
+        question = type_phrase(rng, _TOTAL_OF_PHRASES, s=text)
+    content = str(numbers[0])
+    total = numbers[0]
+    calls = []
+    for sign, n in zip(signs, numbers[1:]):
+        calls.append(f"{total}{sign}{n}")
+        total = int(calculate(calls[-1]))
+        content += f"{sign}{n}"
+    state.number = total
+    return SkillTurn("long", content, question, f"{call_text(*calls)}{total}")
+
+
+def _draw_brackets(
+    rng: random.Random, state: TalkState, numbers: tuple[int, int, int]
+) -> SkillTurn:
+    "A sum or a difference in brackets, times a number"
+    a, b, c = numbers
+    sign = "-" if a >= b and rng.random() < 0.4 else "+"
+    gap = rng.choice(("", " "))
+    times = rng.choice("**x")
+    text = f"({a}{gap}{sign}{gap}{b}){gap}{times}{gap}{c}"
+    question = type_phrase(rng, _TOTAL_PHRASES, s=text)
+    first = f"{a}{sign}{b}"
+    second = f"{calculate(first)}*{c}"
+    total = calculate(second)
+    state.number = int(total)
+    return SkillTurn("long", f"({first})*{c}", question, call_text(first, second) + total)
+
+
+def _draw_mixed(rng: random.Random, state: TalkState) -> SkillTurn:
+    "A product and a number that is added, or that it is taken from: the product comes first"
+    a, b, c = (_draw_number(rng, 2) for _ in range(3))
+    sign = "+" if rng.random() < 0.7 or a * b < c else "-"
+    product = calculate(f"{a}*{b}")
+    second = f"{product}{sign}{c}"
+    gap = rng.choice(("", " "))
+    times = rng.choice("**x")
+    if rng.random() < 0.3:
+        return _draw_brackets(rng, state, (a, b, c))
+    text = f"{a}{gap}{times}{gap}{b}{gap}{sign}{gap}{c}"
+    if sign == "+" and rng.random() < 0.5:
+        second = f"{c}+{product}"
+        text = f"{c}{gap}+{gap}{a}{gap}{times}{gap}{b}"
+    question = type_phrase(rng, _TOTAL_PHRASES, s=text)
+    total = calculate(second)
+    state.number = int(total)
+    content = re.sub(r"\s", "", text).replace("x", "*")
+    return SkillTurn("long", content, question, call_text(f"{a}*{b}", second) + total)
+
+
+_YEAR_PHRASES = {
+    "-": (
+        "[i was|he was|she was|my son was] born in {y}[, |. | ]how old [am i|is he|is she] in {z}?",
+        "how many years [are there|is it|are|] [between {y} and {z}|from {y} to {z}]?",
+        "born in {y}[, |. ]what is [my|his|her] age in {z}?",
+        "how old [was i|will i be] in {z} if i was born in {y}?",
+    ),
+    "before": (
+        "[what|which] year [is|was|was it] {n} years before {z}?",
+        "{n} years before {z} [is|was] [which|what] year?",
+        "it is {z}[. |, ][what|which] year was it {n} years ago?",
+    ),
+    "after": (
+        "[what|which] year [is|was|comes|will it be] {n} years after {z}?",
+        "{n} years after {z} [is|was] [which|what] year?",
+        "it is {z}[. |, ][what|which] year [is it|will it be] in {n} years?",
+    ),
+}
+
+
+def _draw_years(rng: random.Random, state: TalkState) -> SkillTurn:
+    "Years between two years, or the year some years before or after one"
+    about = rng.choice(tuple(_YEAR_PHRASES))
+    z = rng.randint(1900, 2060)
+    n = rng.randint(1, 90)
+    if about == "-":
+        call = f"{z}-{z - n}"
+        question = type_phrase(rng, _YEAR_PHRASES[about], y=z - n, z=z)
+    else:
+        call = f"{z}{'-' if about == 'before' else '+'}{n}"
+        question = type_phrase(rng, _YEAR_PHRASES[about], n=n, z=z)
+    state.number = int(calculate(call))
+    return SkillTurn("long", call, question, call_text(call) + calculate(call))
+
+
 def draw_long(rng: random.Random, state: TalkState) -> SkillTurn:
     "Draw a sum or a difference of longer numbers, or with a decimal point, or below zero"
-    if rng.random() < 0.3:
-        return rng.choice((_draw_decimals, _draw_decimals, _draw_negative))(rng, state)
+    if rng.random() < 0.6:
+        draws = (_draw_decimals, _draw_total, _draw_mixed, _draw_negative, _draw_years)
+        return rng.choices(draws, (3, 3, 1, 1, 1))[0](rng, state)
     a = rng.randrange(1000, 10 ** rng.choice((4, 5, 6, 7, 8, 9)))
     b = _draw_number(rng, 7)
     sign = rng.choice("+-")
@@ -559,6 +829,7 @@ _THEN_PHRASES = {
         "[and|then|now] [i|we|she|he] [get|buy|find|gets|buys|finds] {b} more",
         "[what if i|and if i|if you|and if we] add {b} [to it|to that|more|]?",
         "increase [it|that] by {b}",
+        "[it|that|this|and that] [+|plus] {b}",
     ),
     "-": (
         "minus {b}",
@@ -570,6 +841,7 @@ _THEN_PHRASES = {
         "[and|then|now] [i|we|she|he] [lose|eat|sell|give away|loses|sells] {b} [more|]",
         "[what if i|and if i|and if we] [take away|subtract|lose|spend] {b}?",
         "reduce [it|that] by {b}",
+        "[it|that|this|and that] [-|minus] {b}",
     ),
     "*": (
         "times {b}",
@@ -581,6 +853,7 @@ _THEN_PHRASES = {
         "[and|now|then] times {b}",
         "[what if i|and if i|and if we] multiply [it|that] by {b}?",
         "{b} times that",
+        "[it|that|this|and that] [*|x|times] {b}",
     ),
     "/": (
         "divided by {b}",
@@ -591,6 +864,7 @@ _THEN_PHRASES = {
         "[and|now|then] divided by {b}",
         "[what if i|and if i|and if we] [divide|split] [it|that|them] [by|between|among] {b}?",
         "[share|split] [it|them] [between|among] {b} [people|friends|]",
+        "[it|that|this|and that] [/|divided by] {b}",
     ),
 }
 _FACTOR_PHRASES = {
@@ -612,7 +886,7 @@ def draw_then(rng: random.Random, state: TalkState) -> SkillTurn:
     if rng.random() < 0.2:
         sign, b = rng.choice(tuple(_FACTOR_PHRASES))
         phrases = _FACTOR_PHRASES[sign, b]
-    question = type_phrase(rng, phrases, b=b)
+    question = type_numbers(rng, phrases, b=b)
     if sign == "/":
         state.number = _quotient_number(a, b)
         return SkillTurn("then", f"{a}/{b} then", question, _quotient_answer(a, b))
@@ -694,19 +968,28 @@ _DAY_STEP_PHRASES = {
         "[tomorrow|it tomorrow]?",
         "[what|which] day [comes after|is after|follows] {day}?",
         "the day after {day}",
+        "yesterday was {day}[, |. | ][what|which] day is [it|it today|today]?",
     ),
     -1: (
         "[it's|it is|its|today is|if today is|if it is] {day}[, |. ]what [day|] was "
         "[yesterday|it yesterday]?",
         "[what|which] day [comes before|is before] {day}?",
         "the day before {day}",
+        "tomorrow is {day}[, |. | ][what|which] day is [it|it today|today]?",
     ),
 }
 _DAY_STEP_THEN_PHRASES = {
     1: ("[and|] the day after [that|]?", "and tomorrow?", "and the next day?"),
     -1: ("and [what was|] yesterday?", "and the day before [that|]?"),
 }
-_AHEAD_THEN_PHRASES = ("[and|what about] [in|] {n} days [later|]?", "and in {n} days?")
+_AHEAD_THEN_PHRASES = ("[and|what about] [in|] {n} [later|]?", "and in {n}?", "{n} later?")
+_BACK_PHRASES = (
+    "[what|which] day [is|was|comes] {n} before {day}?",
+    "[if|] today is {day}[, |. ][what|which] day was it {n} ago?",
+    "{n} before {day} [is|was] [what|which] day?",
+    "[and|] {n} before {day}?",
+)
+_BACK_THEN_PHRASES = ("[and|what about] {n} [before|ago|earlier]?", "and {n} before that?")
 _NEXT_PHRASES = {
     1: (
         "what is the day after {date}?",
@@ -744,12 +1027,14 @@ _LEAP_PHRASES = (
 )
 _LEAP_THEN_PHRASES = ("[and|what about|how about|is] {year} [then|]?", "and {year}?")
 _AHEAD_PHRASES = (
-    "what day is {n} days after {day}?",
-    "which day is {n} days after {day}?",
-    "if today is {day}, what day is it in {n} days?",
-    "today is {day}. what day is it in {n} days?",
-    "what weekday comes {n} days after {day}?",
-    "{n} days after {day} is what day?",
+    "what day is {n} after {day}?",
+    "which day is {n} after {day}?",
+    "if today is {day}, what day is it in {n}?",
+    "today is {day}. what day is it in {n}?",
+    "what weekday comes {n} after {day}?",
+    "{n} after {day} is what day?",
+    "[and|] {n} after {day}?",
+    "[it is|it's] {day}[, |. ][what|which] day is it in {n}?",
 )
 _BETWEEN_PHRASES = (
     "how many days are there between {a} and {b}?",
@@ -774,9 +1059,9 @@ _BETWEEN_THEN_PHRASES = (
 
 
 def _draw_day_step(rng: random.Random, state: TalkState) -> SkillTurn:
-    "The day after or before a weekday"
+    "The day after or before a weekday, or after or before that of a date"
     step = rng.choice((1, -1))
-    if state.topic[:2] == ("weekday", "step"):
+    if state.topic[:1] == ("weekday",):
         start = state.topic[2]
         question = type_phrase(rng, _DAY_STEP_THEN_PHRASES[step])
     else:
@@ -789,33 +1074,52 @@ def _draw_day_step(rng: random.Random, state: TalkState) -> SkillTurn:
     return SkillTurn("weekday", f"{step % 7} after {_DAYS[start]}", question, answer)
 
 
+def _typed_days(rng: random.Random, n: int) -> str:
+    "A number of days as typed: 3 days, three days, a week"
+    if n in (7, 14) and rng.random() < 0.5:
+        return {7: "[a|one] week", 14: "two weeks"}[n].replace("[a|one]", rng.choice(("a", "one")))
+    word = _type_number(rng, n) if rng.random() < _WORDS_SHARE else n
+    return f"{word} days" if n > 1 else f"{word} day"
+
+
+def _draw_days_ahead(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
+    "The weekday some days after or before a weekday: whole weeks do not count"
+    n = rng.choice((rng.randint(1, 40), rng.randint(2, 9), 7, 14))
+    back = rng.random() < 0.3
+    if follows:
+        start = state.topic[2]
+        phrases = _BACK_THEN_PHRASES if back else _AHEAD_THEN_PHRASES
+    else:
+        start = rng.randrange(7)
+        phrases = _BACK_PHRASES if back else _AHEAD_PHRASES
+    question = type_phrase(rng, phrases, n=_typed_days(rng, n), day=_DAYS[start])
+    state.topic = ("weekday", "ahead", start)
+    step = (-n if back else n) % 7
+    total = start + 1 + step
+    day = _DAYS[(start + step) % 7]
+    answer = f"<think>{start + 1}+{step}={total}, {total % 7}</think>{day}"
+    content = f"{-n if back else n} after {_DAYS[start]}"
+    return SkillTurn("weekday", content, question, answer)
+
+
 def draw_weekday(rng: random.Random, state: TalkState) -> SkillTurn:
     "Draw the weekday of a date, of some days after a weekday, or of another one after such a turn"
     follows = is_follow_up(rng, state, "weekday")
-    about = state.topic[1] if follows else rng.choices(("date", "ahead", "step"), (6, 2, 1))[0]
+    about = state.topic[1] if follows else rng.choices(("date", "ahead", "step"), (6, 3, 1))[0]
     if not follows:
         state.topic = ()
+    elif about == "date" and rng.random() < 0.4:
+        about = "step"
     if about == "step":
         return _draw_day_step(rng, state)
     if about == "date":
         date = _draw_date(rng)
         phrases = _WEEKDAY_THEN_PHRASES if follows else _WEEKDAY_PHRASES
         question = type_phrase(rng, phrases, date=_typed_date(rng, date))
-        state.topic = ("weekday", "date")
+        state.topic = ("weekday", "date", date.weekday())
         answer = f"<think>{weekday_scratch(date)}</think>{_DAYS[date.weekday()]}"
         return SkillTurn("weekday", f"weekday {date}", question, answer)
-    n = rng.randint(1, 40)
-    if follows:
-        start = state.topic[2]
-        question = type_phrase(rng, _AHEAD_THEN_PHRASES, n=n)
-    else:
-        start = rng.randrange(7)
-        question = type_phrase(rng, _AHEAD_PHRASES, n=n, day=_DAYS[start])
-    state.topic = ("weekday", "ahead", start)
-    total = start + 1 + n % 7
-    day = _DAYS[(start + n) % 7]
-    answer = f"<think>{start + 1}+{n % 7}={total}, {total % 7}</think>{day}"
-    return SkillTurn("weekday", f"{n} after {_DAYS[start]}", question, answer)
+    return _draw_days_ahead(rng, state, follows)
 
 
 def _draw_month(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
@@ -840,10 +1144,94 @@ def _draw_leap_year(rng: random.Random, state: TalkState, follows: bool) -> Skil
     return SkillTurn("date", f"leap year {year}", question, f"{call}{year} is {verdict}.")
 
 
+_NEXT_MONTH_PHRASES = {
+    1: (
+        "[which|what] month [comes after|is after|follows|comes next after] {month}?",
+        "the month after {month}",
+        "[it is|it's] {month}[. |, ][what|which] month is next?",
+    ),
+    -1: (
+        "[which|what] month [comes before|is before] {month}?",
+        "the month before {month}",
+        "[it is|it's] {month}[. |, ][what|which] month was it before?",
+    ),
+}
+_NEXT_MONTH_THEN_PHRASES = {1: ("and after {month}?",), -1: ("and before {month}?",)}
+_YEAR_LENGTH_PHRASES = {
+    366: (
+        "how many days [are in|are there in|in|has|does] a leap year [have|]?",
+        "how long is a leap year?",
+        "days [in|of] a leap year",
+    ),
+    365: (
+        "how many days [are in|are there in|in|has|does] [a|one|a normal|a common] year [have|]?",
+        "how long is [a|a normal] year?",
+        "days [in|of] a [normal|common] year",
+    ),
+}
+_DATE_AHEAD_PHRASES = {
+    1: (
+        "[what|which] [date|day] is {n} after {date}?",
+        "{n} after {date}",
+        "[today is|it is|it's|if today is] {date}[. |, ][what|which] date is it in {n}?",
+        "[what|which] date is it {n} after {date}?",
+    ),
+    -1: (
+        "[what|which] [date|day] [is|was] {n} before {date}?",
+        "{n} before {date}",
+        "[today is|it is|it's|if today is] {date}[. |, ][what|which] date was it {n} ago?",
+    ),
+}
+
+
+def _draw_next_month(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
+    "The month after or before a month, or how many days a year has"
+    if not follows and rng.random() < 0.3:
+        n = rng.choice(tuple(_YEAR_LENGTH_PHRASES))
+        question = type_phrase(rng, _YEAR_LENGTH_PHRASES[n])
+        state.topic = ()
+        return SkillTurn("date", f"{n} in {question.lower()}", question, f"{n} days")
+    step = rng.choice((1, -1))
+    month = rng.randrange(12)
+    phrases = _NEXT_MONTH_THEN_PHRASES if follows else _NEXT_MONTH_PHRASES
+    question = type_phrase(rng, phrases[step], month=_MONTHS[month])
+    state.topic = ("date", "next month")
+    content = f"month {step} of {_MONTHS[month]} in {question.lower()}"
+    return SkillTurn("date", content, question, _MONTHS[(month + step) % 12])
+
+
+def _draw_date_ahead(rng: random.Random, state: TalkState) -> SkillTurn:
+    "The day of a year of 365 days some days before or after one: the calculator counts its number"
+    n = rng.randint(2, 28)
+    step = rng.choice((1, 1, -1))
+    start = datetime.date(2001, 1, 1) + datetime.timedelta(rng.randrange(30, 335))
+    end = start + step * n * _ONE_DAY
+    typed = dict(n=_typed_days(rng, n), date=_day_and_month(rng, start))
+    question = type_phrase(rng, _DATE_AHEAD_PHRASES[step], **typed)
+    calls = [f"{start.day}{'+' if step > 0 else '-'}{n}"]
+    day = calculate(calls[0])
+    if end.month != start.month:
+        longer = min(start, end)  # its month has the days that are passed
+        days = calendar.monthrange(2001, longer.month)[1]
+        calls.append(f"{day}{'-' if step > 0 else '+'}{days}")
+    state.topic = ()
+    answer = f"{call_text(*calls)}{end.day} {_MONTHS[end.month - 1]}"
+    first, last = sorted((start, end))
+    if first.month < 3 <= last.month:
+        answer += ", without a 29 February"
+    return SkillTurn("date", f"{step * n} after {start:%m-%d}", question, answer)
+
+
 def draw_date(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw the date before or after a date, the days of a month, a leap year, or more of the same"
+    """Draw the date some days before or after a date, the days of a month, the next month, a leap
+    year, or more of the same"""
     follows = is_follow_up(rng, state, "date")
-    about = state.topic[1] if follows else rng.choices(("next", "month", "leap"), (3, 1, 1))[0]
+    abouts = ("next", "month", "leap", "next month", "ahead")
+    about = state.topic[1] if follows else rng.choices(abouts, (3, 1, 1, 0.7, 1.5))[0]
+    if about == "ahead":
+        return _draw_date_ahead(rng, state)
+    if about == "next month":
+        return _draw_next_month(rng, state, follows)
     if about == "month":
         return _draw_month(rng, state, follows)
     if about == "leap":
@@ -1027,7 +1415,11 @@ _ONE_PHRASES = (
     "[what is|convert] {one} [in|to] {to}?",
 )
 _ONE_THEN_PHRASES = ("[and|what about|how about] [in|] {one}?",)
-_UNIT_THEN_PHRASES = ("[and|what about|how about|and what about|ok and] {n} [{of}|]?",)
+_UNIT_THEN_PHRASES = (
+    "[and|what about|how about|and what about|ok and] {n} [{of}|]?",
+    "[and|] how many [in|are|is] {n} {of}?",
+    "and how many {to} [in|are] {n} {of}?",
+)
 _OTHER_UNIT_PHRASES = ("[and|what about|how about|and what about|now] in {to}?", "and {to}?")
 _CELSIUS = ("celsius", "degrees celsius", "c", "°c")
 _FAHRENHEIT = ("fahrenheit", "degrees fahrenheit", "f", "°f")
@@ -1062,6 +1454,15 @@ def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
         steps = by
         one = rng.choice(_SINGULAR[of].split(";"))
         question = type_phrase(rng, _ONE_PHRASES, one=one, to=names["to"])
+    elif of in _SINGULAR and by[0] == "*" and rng.random() < 0.06:
+        n = "0.5"
+        digits = 1
+        times, _, parts = by.removeprefix("*").partition("/")
+        steps = f"*{times}/{2 * int(parts or 1)}"
+        one = re.sub("^(one|an|a) ", "", rng.choice(_SINGULAR[of].split(";")))
+        one = f"half {'an' if one[0] in 'aiou' or one.startswith('hour') else 'a'} {one}"
+        phrases = _ONE_THEN_PHRASES if follows else _ONE_PHRASES
+        question = type_phrase(rng, phrases, one=one, to=names["to"])
     elif follows and state.topic[2] and rng.random() < 0.4:
         n = state.topic[2]
         others = [other for other in _CONVERSIONS if other[0] == of and other[1] != to]
@@ -1076,7 +1477,12 @@ def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
         question = type_phrase(rng, _ONE_THEN_PHRASES, one=rng.choice(_SINGULAR[of].split(";")))
     else:
         n, digits, steps = _draw_amount(rng, of, by)
-        question = type_phrase(rng, _UNIT_THEN_PHRASES if follows else _UNIT_PHRASES, n=n, **names)
+        phrases = _UNIT_THEN_PHRASES if follows else _UNIT_PHRASES
+        typed = n
+        if n.isdigit() and int(n) <= 100 and rng.random() < _WORDS_SHARE:
+            typed = _type_number(rng, int(n))
+            phrases = [phrase for phrase in phrases if "{n}{of}" not in phrase]
+        question = type_phrase(rng, phrases, n=typed, **names)
     state.topic = ("units", (of, to, by), n if n.isdigit() and int(n) > 99 else "")
     answer = _calculate_in_steps(digits, steps)
     return SkillTurn("units", f"{n} {of} {to}", question, f"{answer} {to}")
@@ -1224,6 +1630,8 @@ _LETTER_PHRASES = (
     "how many {c}[s|'s|] does {w} [have|contain]?",
     "[number of|amount of] {c}'s in {w}",
     'how many {c} are in "{w}"?',
+    "[now|ok now|and|] [the word|] {w}[, |: ]how many {c}[s|'s|]?",
+    "[the word|] {w}[, |: ]count the {c}[s|'s|]",
 )
 _LETTER_THEN_PHRASES = (
     "[and|what about|how about|and what about|and how many|now] [in|in the word] {w}?",
@@ -1233,6 +1641,7 @@ _OTHER_LETTER_PHRASES = (
     "[and|and how many|how many|what about|how about|what about the] {c}[s|'s|]?",
     "[and|now] the [letter|] {c}?",
     "and how many {c}[s|'s|] [are there|does it have]?",
+    "[and|] how many {c}[s|'s|] [in it|are in it|has it|in that word]?",
 )
 _LENGTH_THEN_PHRASES = ("[and|what about|how about|and what about|now] [the word|in|] {w}?",)
 _HOW_LONG_PHRASES = (
@@ -1243,6 +1652,56 @@ _ONE_LETTER_PHRASES = {
     "first": "[what is|what's|whats|and|] the first letter [of {w}|in {w}]?",
     "last": "[what is|what's|whats|and|] the last letter [of {w}|in {w}]?",
 }
+_NTH_LETTER_PHRASES = (
+    "[what is|what's|whats|and|] the {nth} letter [of|in] [the word|] {w}?",
+    "{nth} letter [of|in] {w}?",
+)
+_NTH_THEN_PHRASES = ("[and|what is|what about] the {nth} [one|letter|]?",)
+_NTH = "second third fourth fifth".split()
+_BACKWARDS_PHRASES = (
+    "[spell|write|say|read|type] [the word|] {w} [backwards|backward|in reverse|back to front]",
+    "[what is|what's|whats|] {w} [backwards|spelled backwards|in reverse]?",
+    "[reverse|turn round] the [word|letters of] {w}",
+    "reverse {w}",
+    "how do you [spell|write] {w} backwards?",
+)
+_BACKWARDS_THEN_PHRASES = (
+    "[and|now|ok now|] [backwards|spell it backwards|write it backwards|in reverse]",
+)
+_KIND_PHRASES = {
+    "vowels": (
+        "how many vowels [are in|are there in|in|does] [the word|] {w} [have|]?",
+        "[count|find] the vowels [in|of] {w}",
+        "how many vowels has {w}?",
+        "number of vowels in {w}",
+    ),
+    "consonants": (
+        "how many consonants [are in|are there in|in|does] [the word|] {w} [have|]?",
+        "[count|find] the consonants [in|of] {w}",
+    ),
+}
+_KIND_THEN_PHRASES = {
+    "vowels": ("[and|] [how many|the|and how many] vowels?", "how many vowels [has it|in it]?"),
+    "consonants": ("[and|] [how many|the|and how many] consonants?",),
+}
+_NAME_LETTERS_PHRASES = {
+    "length": (
+        "how many letters [are in|has|does] my name [have|]?",
+        "[count|tell me] the letters [in|of] my name",
+        "how long is my name?",
+    ),
+    "backwards": (
+        "[spell|write|say] my name [backwards|in reverse]",
+        "[what is|what's|] my name [backwards|spelled backwards]?",
+    ),
+    "first": ("[what is|what's|and|] the first letter of my name?",),
+}
+_SPELL_PHRASES = (
+    "[spell|can you spell|please spell] [the word|] {w}",
+    "how do [you|i] spell {w}?",
+    "how is {w} spelled?",
+    "spell {w} [out|for me|letter by letter]",
+)
 _CAPITALS_PHRASES = (
     "[write|put|spell|type|say] {w} in [capitals|capital letters|upper case]",
     "{w} in capitals",
@@ -1288,6 +1747,46 @@ def spell_and_count(
     return "".join(out)
 
 
+def _letters_of_kind(word: str, kind: str) -> str:
+    "Spell a word, and write the count so far after each vowel, or after each consonant: he1llo2"
+    out = []
+    n = 0
+    for c in word:
+        out.append(c)
+        if (c in "aeiou") == (kind == "vowels"):
+            n += 1
+            out.append(str(n))
+    return "".join(out)
+
+
+def _kind_turn(word: str, kind: str, question: str) -> SkillTurn:
+    n = sum((c in "aeiou") == (kind == "vowels") for c in word)
+    answer = f"<think>{_letters_of_kind(word, kind)}</think>{n}"
+    return SkillTurn("letters", f"{kind} {word}", question, answer)
+
+
+def _backwards_turn(word: str, question: str) -> SkillTurn:
+    answer = f"<think>{spell_and_count(word, '')}</think>{word[::-1]}"
+    return SkillTurn("letters", f"backwards {word}", question, answer)
+
+
+def _nth_turn(word: str, at: int, question: str) -> SkillTurn:
+    answer = f"<think>{spell_and_count(word, '')}</think>{word[at]}"
+    return SkillTurn("letters", f"{_NTH[at - 1]} {word}", question, answer)
+
+
+def _draw_letters_of_name(rng: random.Random, state: TalkState) -> SkillTurn:
+    "How long the user's name is, or how it is spelled backwards, or its first letter"
+    about = rng.choices(tuple(_NAME_LETTERS_PHRASES), (2, 2, 1))[0]
+    question = type_phrase(rng, _NAME_LETTERS_PHRASES[about])
+    state.topic = ()
+    if about == "first":
+        return SkillTurn("letters", f"first {state.name}", question, state.name[0])
+    if about == "backwards":
+        return _backwards_turn(state.name, question)
+    return _letter_turn(state.name, "", question)
+
+
 def _letter_turn(word: str, c: str, question: str) -> SkillTurn:
     "A letter that is counted in a word, or all of them"
     content = f"{c} in {word}" if c else f"length {word}"
@@ -1302,10 +1801,21 @@ def _draw_letter_of(rng: random.Random, word: str) -> str:
 def _draw_more_letters(rng: random.Random, state: TalkState) -> SkillTurn:
     "Another word, another letter of the same, or how long it is"
     _, word, c = state.topic
-    if rng.random() < 0.5:
+    if rng.random() < 0.12:
+        state.topic = ("letters", word, None)
+        return _backwards_turn(word, type_phrase(rng, _BACKWARDS_THEN_PHRASES))
+    if rng.random() < 0.1:
+        state.topic = ("letters", word, None)
+        kind = rng.choice(tuple(_KIND_THEN_PHRASES))
+        return _kind_turn(word, kind, type_phrase(rng, _KIND_THEN_PHRASES[kind]))
+    if rng.random() < 0.07 and len(word) > len(_NTH):
+        state.topic = ("letters", word, None)
+        at = rng.randint(1, len(_NTH))
+        return _nth_turn(word, at, type_phrase(rng, _NTH_THEN_PHRASES, nth=_NTH[at - 1]))
+    if rng.random() < 0.5 and c is not None:
         word = _draw_word(rng)
         question = type_phrase(rng, _LETTER_THEN_PHRASES if c else _LENGTH_THEN_PHRASES, w=word)
-    elif c and rng.random() < 0.3:
+    elif c != "" and rng.random() < 0.3:
         c = ""
         question = type_phrase(rng, _HOW_LONG_PHRASES)
     else:
@@ -1320,16 +1830,32 @@ def draw_letters(rng: random.Random, state: TalkState) -> SkillTurn:
     for; after such a turn also another letter or word"""
     if is_follow_up(rng, state, "letters"):
         return _draw_more_letters(rng, state)
+    if state.name.isalpha() and rng.random() < 0.3:
+        return _draw_letters_of_name(rng, state)
     word = _draw_word(rng)
     c = "" if rng.random() < 0.25 else _draw_letter_of(rng, word)
-    state.topic = ("letters", word, c)
+    state.topic = ("letters", word, None)
+    if rng.random() < 0.1:
+        return _backwards_turn(word, type_phrase(rng, _BACKWARDS_PHRASES, w=word))
+    if rng.random() < 0.09:
+        kind = rng.choice(("vowels", "vowels", "consonants"))
+        return _kind_turn(word, kind, type_phrase(rng, _KIND_PHRASES[kind], w=word))
+    if rng.random() < 0.06 and len(word) > len(_NTH):
+        at = rng.randint(1, len(_NTH))
+        question = type_phrase(rng, _NTH_LETTER_PHRASES, w=word, nth=_NTH[at - 1])
+        return _nth_turn(word, at, question)
+    state.topic = ("letters", word, None)
     if rng.random() < 0.1:
         which = rng.choice(tuple(_ONE_LETTER_PHRASES))
         question = type_phrase(rng, [_ONE_LETTER_PHRASES[which]], w=word)
         return SkillTurn("letters", f"{which} {word}", question, word[-(which == "last")])
     if rng.random() < 0.05:
+        question = type_phrase(rng, _SPELL_PHRASES, w=word)
+        return SkillTurn("letters", f"spell {word}", question, " ".join(word))
+    if rng.random() < 0.05:
         question = type_phrase(rng, _CAPITALS_PHRASES, w=word)
         return SkillTurn("letters", f"capitals {word}", question, word.upper())
+    state.topic = ("letters", word, c)
     phrases = _LETTER_PHRASES if c else _LENGTH_PHRASES
     return _letter_turn(word, c, type_phrase(rng, phrases, c=c, w=word))
 
@@ -1354,12 +1880,14 @@ _SORT_PHRASES = (
     "{s} [in order|sorted|in ascending order|smallest first|from small to big]",
     "[can|could] you [order|sort|arrange] [these|these numbers|] [for me|][:|] {s}?",
     "[from smallest to biggest|smallest to largest|from low to high]: {s}",
+    "[sort|order|arrange] [these|those|] [numbers|] [starting with|from] [the|] smallest[:|] {s}",
 )
 _SORT_THEN_PHRASES = {
     True: (
         "[now|and|and now|] [from large to small|the other way|the other way round|in reverse]",
         "[now|and|] [reverse|turn] [it|that|them|the list] [round|]",
         "[reverse|backwards|the other way around|other way]",
+        "[sort|put|order|list] [them|it|those] [the other way round|in reverse|backwards]",
         "[now|and|] [largest|highest|the biggest] first?",
         "[now|and|and in|] descending [order|]?",
     ),
@@ -1367,6 +1895,7 @@ _SORT_THEN_PHRASES = {
         "[now|and|and now|] [from small to large|the other way|the other way round|in reverse]",
         "[now|and|] [reverse|turn] [it|that|them|the list] [round|]",
         "[reverse|backwards|the other way around|other way]",
+        "[sort|put|order|list] [them|it|those] [the other way round|in reverse|backwards]",
         "[now|and|] [smallest|lowest|the smallest] first?",
         "[now|and|and in|] ascending [order|]?",
     ),
@@ -1426,7 +1955,39 @@ _WORD_THEN_PHRASES = (
     "[now|and|and now|] [from z to a|the other way|the other way round|in reverse|backwards]",
     "[now|and|] [reverse|turn] [it|that|them|the list|the order] [round|]",
     "[reverse|backwards|the other way around|other way]",
+    "[sort|put|order|list] [them|it|those] [the other way round|in reverse|backwards|from z to a]",
 )
+_SORT_THEM_PHRASES = (
+    "[now|and now|] [sort|order] [them|these|the words|] [alphabetically|]",
+    "[now|and|] [put|bring] [them|these] in [alphabetical|the right|] order",
+)
+_COUNT_WORDS_PHRASES = (
+    "how many words [are|are there|do you see|] [in|] [:|] {s}?",
+    "[count|count the words][:|] {s}",
+    "how many [words|names] [is this|are these][:|] {s}?",
+)
+_COUNT_WORDS_THEN_PHRASES = (
+    "[and|] how many [words|] [are there|is that|are they|were they|did i give you|are these]?",
+    "[and|] how many words [are in the list|in total|]?",
+)
+_LONGEST_PHRASES = {
+    max: (
+        "[which|what] [word|one|] is [the longest|longest|longer][, |: ]{s}?",
+        "the longest [word|] [of|in|out of] {s}",
+        "[which|what] is the longest [word|] [of|in|out of] {s}?",
+    ),
+    min: (
+        "[which|what] [word|one|] is [the shortest|shortest|shorter][, |: ]{s}?",
+        "the shortest [word|] [of|in|out of] {s}",
+    ),
+}
+_LONGEST_THEN_PHRASES = {
+    max: ("[and|] [which|what] [one|word|] is [the longest|longest]?", "and the longest [one|]?"),
+    min: (
+        "[and|] [which|what] [one|word|] is [the shortest|shortest]?",
+        "and the shortest [one|]?",
+    ),
+}
 _FIRST_THEN_PHRASES = {
     0: ("[and|] [which|what|who] [one|] [comes|is] first?", "and the first [one|]?"),
     -1: ("[and|] [which|what|who] [one|] [comes|is] last?", "and the last [one|]?"),
@@ -1470,17 +2031,67 @@ def draw_sort(rng: random.Random, state: TalkState) -> SkillTurn:
         state.topic = ("sort", items, True)
         question = type_phrase(rng, _EXTREME_PHRASES[extreme], s=typed)
         return SkillTurn("sort", f"sort {items}", question, str(extreme(items)))
-    items = rng.sample(range(top), rng.choice((2, 3, 3, 4, 4, 4, 5, 5, 6, 7)))
+    least = -top if rng.random() < 0.1 else 0
+    items = rng.sample(range(least, top), rng.choice((2, 3, 3, 4, 4, 4, 5, 5, 6, 7)))
     down = rng.random() < 0.25
     state.topic = ("sort", items, down)
     phrases = _SORT_DOWN_PHRASES if down else _SORT_PHRASES
     return _sort_turn(items, down, type_phrase(rng, phrases, s=_typed_list(rng, items)))
 
 
+def _count_words_turn(items: Sequence[str], question: str) -> SkillTurn:
+    scratch = " ".join(f"{word}{n}" for n, word in enumerate(items, 1))
+    content = f"count {list(items)}"
+    return SkillTurn("words", content, question, f"<think>{scratch}</think>{len(items)}")
+
+
+def _longest_turn(items: Sequence[str], most: Callable, question: str) -> SkillTurn:
+    scratch = " ".join(f"{word}{len(word)}" for word in items)
+    content = f"{'longest' if most is max else 'shortest'} {list(items)}"
+    answer = f"<think>{scratch}</think>{most(items, key=len)}"
+    return SkillTurn("words", content, question, answer)
+
+
+def _has_one_longest(items: Sequence[str], most: Callable) -> bool:
+    lengths = [len(word) for word in items]
+    return lengths.count(most(lengths)) == 1
+
+
+def _draw_about_words(rng: random.Random, state: TalkState) -> SkillTurn:
+    "How many words there are, or which is the longest or the shortest"
+    most = rng.choice((max, max, min))
+    items = rng.sample(_WORDS, rng.choice((2, 3, 3, 4, 5)))
+    while not _has_one_longest(items, most):
+        items = rng.sample(_WORDS, len(items))
+    state.topic = ("words", items, None)
+    if rng.random() < 0.4:
+        question = type_phrase(rng, _COUNT_WORDS_PHRASES, s=_typed_list(rng, items))
+        return _count_words_turn(items, question)
+    typed = " or ".join(items) if len(items) == 2 else _typed_list(rng, items)
+    return _longest_turn(items, most, type_phrase(rng, _LONGEST_PHRASES[most], s=typed))
+
+
 def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
     """Draw two to six words or names to be sorted as in a dictionary, or of which the first is
-    asked for; after such a turn also the other way, or the first or the last"""
-    if is_follow_up(rng, state, "words"):
+    asked for, or the longest, or how many they are; after such a turn also the other way, or the
+    first or the last"""
+    follows = is_follow_up(rng, state, "words")
+    if follows:
+        most = rng.choice((max, max, min))
+        if rng.random() < 0.15:
+            question = type_phrase(rng, _COUNT_WORDS_THEN_PHRASES)
+            return _count_words_turn(state.topic[1], question)
+        if rng.random() < 0.15 and _has_one_longest(state.topic[1], most):
+            question = type_phrase(rng, _LONGEST_THEN_PHRASES[most])
+            return _longest_turn(state.topic[1], most, question)
+    if not follows and rng.random() < 0.14:
+        return _draw_about_words(rng, state)
+    if follows and state.topic[2] is None:
+        items = sorted(state.topic[1])
+        state.topic = ("words", items, False)
+        question = type_phrase(rng, _SORT_THEM_PHRASES)
+        return SkillTurn("words", f"words {items}", question, ", ".join(items))
+    if follows:
         _, items, down = state.topic
         if rng.random() < 0.4:
             at = rng.choice(tuple(_FIRST_THEN_PHRASES))
@@ -1540,7 +2151,13 @@ _NAME_PHRASES = (
 _NEW_NAME_PHRASES = (
     "[sorry|no|actually|oh|wait|well][, | ][it is|it's|its|i am|i'm|my name is|call me] {name}",
     "[i meant|i mean|better call me|no, i said] {name}",
+    "[actually|please|from now on|just|better] [call me|i am|it is] {name} [instead|now|]",
 )
+_CALLED = (
+    "dog cat brother sister friend son daughter wife husband teacher horse mother father "
+    "boss rabbit uncle aunt"
+).split()
+_FAVOURITES = "food animal sport drink city".split()
 _FACT_PHRASES = (  # which fact, how it is told, how it is asked for, what is answered
     (
         "home",
@@ -1585,10 +2202,17 @@ _FACT_PHRASES = (  # which fact, how it is told, how it is asked for, what is an
             f"what is the name of my {who}|who is my {who}|whats my {who}s name]?",
             f"Your {who} is called {{v}}.",
         )
-        for who in (
-            "dog cat brother sister friend son daughter wife husband teacher horse mother father "
-            "boss rabbit uncle aunt"
-        ).split()
+        for who in _CALLED
+    ),
+    *(
+        (
+            thing,
+            f"[my favourite {thing} is|my favorite {thing} is|the {thing} i like best is] {{v}}",
+            f"[what is my favourite {thing}|what's my favorite {thing}|whats my favorite {thing}|"
+            f"do you know my favourite {thing}|which {thing} do i like best]?",
+            f"Your favourite {thing} is {{v}}.",
+        )
+        for thing in _FAVOURITES
     ),
 )
 _PLACES = (
@@ -1619,8 +2243,11 @@ _RECALL_PHRASES = (
     "[what did i say|what did i tell you] my name [was|is]?",
     "[tell me|say|repeat] my name [again|]",
 )
+_MINE_PHRASES = ("and [mine|me]?", "and my [own|] name?", "and who am i?", "and what is mine?")
+_OTHERS_PHRASES = ("and my {who}'s [name|]?", "and my {who}?", "and [what about|] my {who}s name?")
 _AGE_PHRASES = (
     "how old will i be in {n} years?",
+    "[how old am i|what will my age be] in {n} years?",
     "[and|] in {n} years[, how old will i be|how old will i be then]?",
 )
 
@@ -1648,6 +2275,8 @@ def _draw_fact(rng: random.Random, state: TalkState, without: str = "") -> tuple
     elif key == "number":
         value = str(_draw_number(rng, 3))
         state.number = int(value)
+    elif key in _FAVOURITES and rng.random() < 0.7:
+        value = _draw_word(rng)
     else:
         value = _draw_name(rng)
     state.facts[key] = value
@@ -1657,7 +2286,7 @@ def _draw_fact(rng: random.Random, state: TalkState, without: str = "") -> tuple
 def draw_name(rng: random.Random, state: TalkState) -> SkillTurn:
     "Draw somebody who says who they are, or something else to remember, or both"
     state.number = None
-    if rng.random() < 0.3:
+    if rng.random() < 0.4:
         phrase, key, value = _draw_fact(rng, state)
         other = ""
         also = ""
@@ -1666,12 +2295,12 @@ def draw_name(rng: random.Random, state: TalkState) -> SkillTurn:
             other = rng.choice((" and ", ", ", ". ", ", and ")) + second.replace("{v}", "{w}")
         question = type_phrase(rng, [phrase + other], v=value, w=also)
         return SkillTurn("name", f"fact {key} {value}", question, _NOTED)
-    corrects = bool(state.name) and state.topic == ("name",)
+    corrects = bool(state.name) and (state.topic == ("name",) or rng.random() < 0.5)
     state.topic = ("name",)
     phrase = rng.choice(_NEW_NAME_PHRASES if corrects else _NAME_PHRASES)
     state.name = name = _draw_name(rng)
     value = ""
-    if rng.random() < 0.3 and not phrase.endswith(("?", "]")):
+    if rng.random() < 0.4 and not phrase.endswith(("?", "]")):
         fact, _, value = _draw_fact(rng, state)
         phrase += rng.choice((" and ", ", ", ". ", ", and ", " and ")) + fact
     question = type_phrase(rng, [phrase], name=name, v=value)
@@ -1691,6 +2320,8 @@ def _draw_fact_recall(rng: random.Random, state: TalkState) -> SkillTurn:
         return SkillTurn("recall", f"age {call}", question, answer)
     if key == "number":
         state.number = int(value)
+    if key in _CALLED:
+        state.topic = ("recall", key)
     question = type_phrase(rng, [phrase])
     return SkillTurn("recall", f"fact {key} {value}", question, answer.replace("{v}", value))
 
@@ -1698,9 +2329,24 @@ def _draw_fact_recall(rng: random.Random, state: TalkState) -> SkillTurn:
 def draw_recall(rng: random.Random, state: TalkState) -> SkillTurn:
     "Draw somebody who asks what their name is, or for something else that they told"
     state.number = None
-    if state.facts and rng.random() < (0.5 if state.name else 0.9):
+    others = [key for key in state.facts if key in _CALLED]
+    if is_follow_up(rng, state, "recall") and state.name:
+        if state.topic[1] != "name":
+            state.topic = ("recall", "name")
+            question = type_phrase(rng, _MINE_PHRASES)
+            return SkillTurn(
+                "recall", f"name {state.name}", question, f"Your name is {state.name}."
+            )
+        if others:
+            who = rng.choice(others)
+            value = state.facts[who]
+            state.topic = ("recall", who)
+            question = type_phrase(rng, [p.replace("{who}", who) for p in _OTHERS_PHRASES])
+            answer = f"Your {who} is called {value}."
+            return SkillTurn("recall", f"fact {who} {value}", question, answer)
+    if state.facts and rng.random() < (0.6 if state.name else 0.9):
         return _draw_fact_recall(rng, state)
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         key, _, phrase, _ = rng.choice(_FACT_PHRASES)
         if key not in state.facts:
             question = type_phrase(rng, [phrase])
@@ -1710,6 +2356,7 @@ def draw_recall(rng: random.Random, state: TalkState) -> SkillTurn:
     if not state.name:
         answer = "You have not told me your name yet."
         return SkillTurn("recall", f"no name: {question.lower()}", question, answer)
+    state.topic = ("recall", "name")
     return SkillTurn("recall", f"name {state.name}", question, f"Your name is {state.name}.")
 
 
@@ -1765,7 +2412,14 @@ _SMALL_TALK = {
         "how were you built?;where did you learn this?;how many parameters do you have?;"
         "what is your size?;are you big?;are you old?;when were you made?;who is your maker?;"
         "who programmed you?;how do you know that?;how did you know?;what are you made of?;"
-        "how did you do that?;how did you get that?;how did you calculate that?"
+        "how did you do that?;how did you get that?"
+    ).split(";"),
+    "I add small numbers digit by digit, and type the rest into a calculator.": (
+        "do you use a calculator?;did you use a calculator?;how did you calculate that?;"
+        "how do you calculate?;do you have a calculator?;was that a calculator?;"
+        "did you work that out?;how do you add numbers?;how do you multiply?;"
+        "how did you work that out?;is that from a calculator?;did you do that in your head?;"
+        "can you use a calculator?;with or without a calculator?;how do you do sums?"
     ).split(";"),
     "I am well, thank you.": (
         "how are you?;how are you doing?;how is it going?;how's it going?;how do you do?;"
@@ -1947,17 +2601,44 @@ _NO_PHRASES = (
     "book a flight to {country}",
     "who wrote the book about the {word}?",
     "which team is the best?",
-    "[spell|write|say] {word} backwards",
-    "[and|now|] [backwards|spell it backwards|write it backwards]",
-    "[how many|count the] [vowels|consonants|syllables] [in|of] {word}?",
-    "[what is|what's] the [second|third|fourth|fifth|middle] letter of {word}?",
-    "[what is|calculate|find] the [average|mean|median|sum] of [these|them|those numbers]?",
-    "[is|are] {n} [prime|a prime|even|odd|a square number|divisible by {m}]?",
+    "[how many|count the] syllables [in|of] {word}?",
+    "[what is|what's] the middle letter of {word}?",
+    "[what is|calculate|find] the [average|mean|median] of [these|them|those numbers]?",
+    "[what is|find] the [average|mean|median] of {n} and {m}?",
+    "[is|are] {n} [prime|a prime|a square number|divisible by {m}]?",
+    "[add|multiply|subtract] [XII|IX|XL|MC|VIII|XXV] [and|by] [V|X|II|LX|IV]",
+    "[remove|delete|drop|take out] the [{n}|first one|last one|{word}]",
+    "add [{n}|a {word}] to the list",
+    "[recommend|suggest|give] [me|us|] [a|some] [good|nice|] [book|film|song|game|restaurant]",
+    "[can|could] you [recommend|suggest] [me|] [a|some] [good|] [book|film|song|meal|hotel]?",
+    "[what|which] [year|month|season|hour] is [it|this] [now|today|]?",
+    "what day [is|was] [tomorrow|yesterday|next friday]?",
+    "[what is|what's|] {n} factorial?",
+    "[sqrt({n})|sqrt {n}|the cube root of {n}|log({n})|cos({n})]",
+    "[what is|what's|find] the [average|mean|median|range] of {n}, {m} and {k}?",
+    "[average|mean|median] of {n} {m} {k}",
+    "[how many|what is] {n} [dollars|euros|yen] in [dollars|euros|rupees]?",
+    "[convert|change] {n} [dollars|euros|yen] [to|into] [dollars|euros|rupees]",
+    "[convert|write|put|what is] {n} [in|to|into] [binary|hex|words|a fraction|base {m}]?",
+    "{m}/{k} [+|plus|-] {n}/{k}",
+    "how many hours [from|between] {h} am [to|and] {k} pm?",
+    "[what is|what's|whats] the [opposite|plural|meaning|synonym|colour] of {word}?",
+    "[which|what|who] is [the biggest|the tallest|the fastest|the oldest] "
+    "[animal|{word}|mountain|man|city] [in the world|ever|in {country}|]?",
+    "[is|was] {person} [dead|alive|famous|married|a man]?",
+    "[remind|wake] me [at|in] {m}",
+    "[why|how|when|where|who] [do|does|did|can|is|are|will] [the|a|my|your|] {word} "
+    "[{word2}|in {country}|so {word2}|]?",
+    "[what|who] [is|was|are] [the|a|] {word} [of|in] [the|] [{word2}|{country}]?",
+    "[i|we|they|you] [see|like|want|need|bought|lost|found] [a|the|my|some] {word}",
+    "[is|are|was] [the|a|my] {word} [{word2}|in {country}|on the {word2}]?",
+    "[the|my|your] {word} [is|was|has|likes] [a|the|] {word2}",
+    "[make|build|show|bring|send|find|buy] [me|us|] a {word}",
     "[what is|calculate|] {n} [cubed|to the power of {m}]?",
-    "how many [words|digits|numbers|animals|legs|people|things] [is that|are there|has it|do they "
+    "how many [digits|animals|legs|people|things|wheels] [is that|are there|has it|do they "
     "have|are in it]?",
     "[i have|there are|i bought|we saw|i ate] {n} [cats|dogs|cars|apples|books|friends|cakes]",
-    "[and|] the [second|third|fourth|fifth] [one|letter|word]?",
+    "[and|] the [second|third|fourth|fifth] word?",
     "[by how much|how much more|how much longer|and the sum|and the average|in words]?",
     "[which|what] [is|one is] [longer|heavier|the longest|faster], {n} [km|kg|cm] or {m} [m|g|mm]?",
     "[happy|merry] [christmas|birthday|new year|easter]",
@@ -2015,6 +2696,8 @@ def draw_refusal(rng: random.Random, state: TalkState) -> SkillTurn:
         year=rng.randint(1000, 2030),
         n=_draw_number(rng, 3),
         m=_draw_number(rng, 2),
+        k=rng.randint(2, 12),
+        h=rng.randint(1, 12),
     )
     question = type_phrase(rng, [phrase], **contents)
     return SkillTurn("no", f"no {phrase.format(**contents)}", question, REFUSAL)
@@ -2035,24 +2718,24 @@ class Skill:
 
 
 SKILLS: tuple[Skill, ...] = (
-    Skill("talk", "greets, thanks, says what it is", "by heart", draw_small_talk, 1.2),
+    Skill("talk", "greets, thanks, says what it is", "by heart", draw_small_talk, 1.7),
     Skill("name", "takes note of a name and other facts", "copies", draw_name, 1.0),
-    Skill("recall", "says what was told, turns later", "copies", draw_recall, 1.3),
-    Skill("no", "refuses what it cannot do", "by heart", draw_refusal, 2.0),
-    Skill("sum", "adds numbers below 1,000", "scratch", draw_sum, 1.8),
+    Skill("recall", "says what was told, turns later", "copies", draw_recall, 2.0),
+    Skill("no", "refuses what it cannot do", "by heart", draw_refusal, 2.6),
+    Skill("sum", "adds two numbers below 1,000", "scratch", draw_sum, 1.7),
     Skill("difference", "subtracts numbers below 1,000", "scratch", draw_difference, 1.8),
     Skill("product", "multiplies, takes percents", "calculator", draw_product, 1.1),
-    Skill("quotient", "divides", "calculator", draw_quotient, 0.8),
-    Skill("long", "adds and subtracts long numbers and decimals", "calculator", draw_long, 0.8),
-    Skill("then", "goes on with the result before", "calculator", draw_then, 1.5),
+    Skill("quotient", "divides, odd or even", "calculator", draw_quotient, 1.1),
+    Skill("long", "adds long numbers, decimals, three at once", "calculator", draw_long, 1.4),
+    Skill("then", "goes on with the result before", "calculator", draw_then, 1.9),
     Skill("weekday", "weekdays, of 2000 to 2099", "scratch", draw_weekday, 1.2),
-    Skill("date", "the day after, months, leap years", "by heart", draw_date, 1.2),
+    Skill("date", "the date after, months, leap years", "by heart", draw_date, 1.5),
     Skill("between", "days between two dates", "calculator", draw_between, 0.9),
     Skill("units", "units of length, weight, time", "calculator", draw_units, 1.5),
     Skill("roman", "Roman numerals, both ways", "scratch", draw_roman, 1.2),
-    Skill("letters", "counts letters, says the first", "scratch", draw_letters, 1.5),
-    Skill("sort", "sorts numbers, finds the largest", "looks for the next", draw_sort, 2.0),
-    Skill("words", "sorts words, finds the first", "looks for the next", draw_words, 1.7),
+    Skill("letters", "counts letters, spells backwards", "scratch", draw_letters, 2.0),
+    Skill("sort", "sorts numbers, finds the largest", "looks for the next", draw_sort, 2.1),
+    Skill("words", "sorts words, finds the longest", "looks for the next", draw_words, 2.1),
 )
 SKILL_NAMES = tuple(skill.name for skill in SKILLS)
 TURNS = 4  # of a conversation, at most
@@ -2078,9 +2761,9 @@ def _draw_skill(rng: random.Random, skills: Sequence[Skill], state: TalkState) -
             follows = state.number is not None and 0 <= state.number < 10**12
             shares[n] *= 6 if follows else 0
         elif skill.name == "recall":
-            shares[n] *= 5 if state.name or state.facts else 0.25
+            shares[n] *= 7 if state.name or state.facts else 0.15
         elif state.topic[:1] == (skill.name,):
-            shares[n] *= 2 if skill.name in _CALCULATIONS else 8
+            shares[n] *= 2 if skill.name in _CALCULATIONS else 6
         if skill.name == "name":
             shares[n] *= 0.3 if state.name else 2
     return rng.choices(skills, shares)[0]
