@@ -1,8 +1,9 @@
 """The plan of the model that talks, walked with three seeds, and what each model can do.
 
 python tools/skills.py walk OUT --seed 0     about an hour of two cores, or a minute of a card
-python tools/skills.py join OUT              writes data/skills.json, --longer adds a longer walk
+python tools/skills.py join OUT              writes data/skills.json
 python tools/skills.py pack OUT              keeps one model at 8 bits, data/skills.safetensors
+python tools/skills.py keep RUN              the same with the newest model of a run of gpub
 python tools/skills.py ask .                 adds to the receipt what that one says
 python tools/skills.py unpack FOLDER         writes it as a folder for gpub chat, serve and export
 python tools/skills.py answer TURNS.json     answers a list of conversations, each a list of what
@@ -17,6 +18,7 @@ import json
 import shutil
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,19 +167,35 @@ def export(run: Path, out: Path, seed: int):
 
 
 def pack(args: argparse.Namespace):
-    "Keep weights that a walk exported at 8 bits, with all that a model needs beside them"
-    from safetensors.torch import load_file, save_file
+    "Keep weights that a walk exported at 8 bits"
+    from safetensors.torch import load_file
 
     out = Path(args.out)
     config = read_json(out / f"config-{args.seed}.json", "model")
+    weights = load_file(out / f"seed-{args.seed}.safetensors")
+    write_packed(args, weights, config, load_tokenizer(out).chars)
+
+
+def keep(args: argparse.Namespace):
+    "Keep the newest weights of a run at 8 bits"
+    run = Path(args.out)
+    opened = load(run, None, "cpu")
+    config = read_json(run / "config.json", "model")
+    write_packed(args, opened.model.state_dict(), config, opened.tokenizer.chars)
+
+
+def write_packed(args: argparse.Namespace, weights: dict, config: dict, chars: Sequence[str]):
+    "Write weights at 8 bits, with all that a model needs beside them"
+    from safetensors.torch import save_file
+
     tensors = {}
-    for name, t in load_file(out / f"seed-{args.seed}.safetensors").items():
+    for name, t in weights.items():
         if t.dim() == 1:
-            tensors[name] = t
+            tensors[name] = t.contiguous()
             continue
         tensors[f"{name}.rows"], tensors[f"{name}.scales"] = quantise(t)
     about = dict(model=config["model"], steps=config["train"]["steps"], seed=args.seed)
-    about |= dict(chars=load_tokenizer(out).chars)
+    about |= dict(chars=chars)
     save_file(tensors, args.weights, metadata=dict(about=json.dumps(about)))
 
 
@@ -240,14 +258,12 @@ def join(args: argparse.Namespace):
         shares=dict(shares),
         seeds=seeds,
     )
-    if args.longer:
-        receipt["longer"] = read_json(args.longer)
     write_atomic(args.receipt, json.dumps(receipt, indent=1) + "\n")
     for name, found in shares.items():
         print(f"{name:24s}", *(f"{share:7.1%}" for share in found))
 
 
-DO = dict(walk=walk, join=join, pack=pack, unpack=unpack, ask=ask_packed, answer=answer)
+DO = dict(walk=walk, join=join, pack=pack, keep=keep, unpack=unpack, ask=ask_packed, answer=answer)
 
 
 def main():
@@ -262,7 +278,6 @@ def main():
     parser.add_argument("--toy", action="store_true", help="a few steps, as a rehearsal")
     parser.add_argument("--receipt", default=RECEIPT, type=Path)
     parser.add_argument("--weights", default=WEIGHTS, type=Path)
-    parser.add_argument("--longer", type=Path, help="the receipt of a walk of more steps")
     args = parser.parse_args()
     DO[args.what](args)
 
