@@ -2045,30 +2045,30 @@ def _count_words_turn(items: Sequence[str], question: str) -> SkillTurn:
     return SkillTurn("words", content, question, f"<think>{scratch}</think>{len(items)}")
 
 
-def _longest_turn(items: Sequence[str], most: Callable, question: str) -> SkillTurn:
+def _longest_turn(items: Sequence[str], extreme: Callable, question: str) -> SkillTurn:
     scratch = " ".join(f"{word}{len(word)}" for word in items)
-    content = f"{'longest' if most is max else 'shortest'} {list(items)}"
-    answer = f"<think>{scratch}</think>{most(items, key=len)}"
+    content = f"{'longest' if extreme is max else 'shortest'} {list(items)}"
+    answer = f"<think>{scratch}</think>{extreme(items, key=len)}"
     return SkillTurn("words", content, question, answer)
 
 
-def _has_one_longest(items: Sequence[str], most: Callable) -> bool:
+def _has_one_longest(items: Sequence[str], extreme: Callable) -> bool:
     lengths = [len(word) for word in items]
-    return lengths.count(most(lengths)) == 1
+    return lengths.count(extreme(lengths)) == 1
 
 
 def _draw_about_words(rng: random.Random, state: TalkState) -> SkillTurn:
     "How many words there are, or which is the longest or the shortest"
-    most = rng.choice((max, max, min))
+    extreme = rng.choice((max, max, min))
     items = rng.sample(_WORDS, rng.choice((2, 3, 3, 4, 5)))
-    while not _has_one_longest(items, most):
+    while not _has_one_longest(items, extreme):
         items = rng.sample(_WORDS, len(items))
     state.topic = ("words", items, None)
     if rng.random() < 0.4:
         question = type_phrase(rng, _COUNT_WORDS_PHRASES, s=_typed_list(rng, items))
         return _count_words_turn(items, question)
     typed = " or ".join(items) if len(items) == 2 else _typed_list(rng, items)
-    return _longest_turn(items, most, type_phrase(rng, _LONGEST_PHRASES[most], s=typed))
+    return _longest_turn(items, extreme, type_phrase(rng, _LONGEST_PHRASES[extreme], s=typed))
 
 
 def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
@@ -2077,13 +2077,13 @@ def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
     first or the last"""
     follows = is_follow_up(rng, state, "words")
     if follows:
-        most = rng.choice((max, max, min))
+        extreme = rng.choice((max, max, min))
         if rng.random() < 0.15:
             question = type_phrase(rng, _COUNT_WORDS_THEN_PHRASES)
             return _count_words_turn(state.topic[1], question)
-        if rng.random() < 0.15 and _has_one_longest(state.topic[1], most):
-            question = type_phrase(rng, _LONGEST_THEN_PHRASES[most])
-            return _longest_turn(state.topic[1], most, question)
+        if rng.random() < 0.15 and _has_one_longest(state.topic[1], extreme):
+            question = type_phrase(rng, _LONGEST_THEN_PHRASES[extreme])
+            return _longest_turn(state.topic[1], extreme, question)
     if not follows and rng.random() < 0.14:
         return _draw_about_words(rng, state)
     if follows and state.topic[2] is None:
