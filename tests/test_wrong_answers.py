@@ -775,6 +775,52 @@ def spread(old, new):
     return list(range(new - old, new))
 """,
     ],
+    ("which_method", "clip_share"): [
+        # whatever is far from 1, in both directions
+        """
+def clip_share(ratio_n, advantage_n, clip=0.2):
+    return ((ratio_n - 1).abs() > clip).float().mean()
+""",
+        # only what should become likelier
+        """
+def clip_share(ratio_n, advantage_n, clip=0.2):
+    return ((ratio_n > 1 + clip) & (advantage_n > 0)).float().mean()
+""",
+        # the clip is a constant
+        """
+def clip_share(ratio_n, advantage_n, clip=0.2):
+    cut_n = (ratio_n > 1.2) & (advantage_n > 0) | (ratio_n < 0.8) & (advantage_n < 0)
+    return cut_n.float().mean()
+""",
+        # the sign the other way round
+        """
+def clip_share(ratio_n, advantage_n, clip=0.2):
+    cut_n = (ratio_n > 1 + clip) & (advantage_n < 0) | (ratio_n < 1 - clip) & (advantage_n > 0)
+    return cut_n.float().mean()
+""",
+    ],
+    ("which_method", "distillation_loss"): [
+        # weighed by the teacher
+        """
+def distillation_loss(student_tv, teacher_tv, asked_t):
+    return (teacher_tv * (teacher_tv / student_tv).log()).sum(-1)[asked_t].sum()
+""",
+        # every token
+        """
+def distillation_loss(student_tv, teacher_tv, asked_t):
+    return (student_tv * (student_tv / teacher_tv).log()).sum()
+""",
+        # the mean of the tokens
+        """
+def distillation_loss(student_tv, teacher_tv, asked_t):
+    return (student_tv * (student_tv / teacher_tv).log()).sum(-1)[asked_t].mean()
+""",
+        # the cross-entropy: it is not 0 at the teacher
+        """
+def distillation_loss(student_tv, teacher_tv, asked_t):
+    return -(student_tv * teacher_tv.log()).sum(-1)[asked_t].sum()
+""",
+    ],
 }
 PAGES = {path.stem: path for path in CHAPTERS}
 CASES = [

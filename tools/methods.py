@@ -223,7 +223,7 @@ def measure_methods(
     file: Path | str | None = FILED,  # of the receipt; None: only train
     folder: Path | str = "runs",  # that keeps trained models
     recipe: SumsRecipe = SumsRecipe(sft_steps=600),  # of the students and teachers
-    steps: int = 80,  # of each method
+    steps: int = 40,  # of each method
     questions: int = 16,  # a step, eight answers to each
     seeds: Sequence[int] = (0, 1, 2),  # each has a student, a teacher, questions and dice
 ) -> dict:  # the receipt
