@@ -28,7 +28,10 @@ class Experts(nn.Module):
         self.experts_per_token = experts_per_token
         self.router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(SwiGLU(d_model, d_ff) for _ in range(n_experts))
-        self.imbalance: torch.Tensor | None = None  # of the newest tokens, while it trains
+        # of the newest tokens, while it trains: `take_imbalance` collects it after a forward pass.
+        # NOTE: an attribute and not returned, because a block returns its residual stream alone, to
+        # gradient checkpointing, the compiler and FSDP alike
+        self.imbalance: torch.Tensor | None = None
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, t, c)
         "Send every token through its experts, and add up what they say"

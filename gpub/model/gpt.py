@@ -101,9 +101,9 @@ AttentionFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.T
 
 
 class LayerContext(NamedTuple):
-    "One layer's part of an `AttentionContext`"
+    "What a layer is told besides its input"
 
-    attention: AttentionFunction  # in place of the layer's own
+    attention: AttentionFunction | None = None  # of an `AttentionContext`; None: the layer's own
     # (cos, sin) of the tokens' positions, for a model with RoPE
     angles: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -246,7 +246,7 @@ class Decoder(nn.Module, ABC):
         last_only: bool = False,  # score what comes after the last token alone
     ) -> torch.Tensor:  # (b, t, v); (b, 1, v) with `last_only`
         "Compute logits: row t scores what comes after token t"
-        x_btc = self.features(ids_bt, context, for_own_head=True)
+        x_btc = self.features(ids_bt, context)
         if last_only:
             x_btc = x_btc[:, -1:]
         # one way for a head of its own and a tied one; so hooks on `head` are not called
@@ -257,9 +257,6 @@ class Decoder(nn.Module, ABC):
         self,
         ids_bt: torch.Tensor,  # int64, at most `context_length` per row
         context: AttentionContext | None = None,  # such as a KV cache; None: the tokens alone
-        # the model's own head reads them in the same pass: the gradient of a tied table may then be
-        # sparse, as the head's is added to it
-        for_own_head: bool = False,
     ) -> torch.Tensor:  # (b, t, c)
         "Compute what the head reads: row t is about what comes after token t"
 
@@ -271,7 +268,7 @@ class Decoder(nn.Module, ABC):
     ) -> torch.Tensor:  # nats per token, the mean over the batch
         "Compute the cross-entropy of what came next"
         if self.head_loss:
-            x_btc = self.features(ids_bt, context, for_own_head=True)
+            x_btc = self.features(ids_bt, context)
             return self.head_loss(x_btc, self.head_weight(), targets_bt)
         # through `__call__`, for hooks and wrappers; a subclass's `forward` may take ids alone
         logits_btv = self(ids_bt) if context is None else self(ids_bt, context)
@@ -309,6 +306,8 @@ class Decoder(nn.Module, ABC):
             layer_context = None
             if context is not None:
                 layer_context = LayerContext(context.layer(layer), angles)
+            elif angles is not None:
+                layer_context = LayerContext(angles=angles)
             x_btc = self.apply_block(block, x_btc, layer_context)
         return self.norm(x_btc)
 
@@ -338,7 +337,6 @@ class GPT(Decoder):
         self,
         ids_bt: torch.Tensor,  # int64, at most `context_length` per row
         context: AttentionContext | None = None,  # such as a KV cache; None: the tokens alone
-        for_own_head: bool = False,  # the same here: the table's gradient is dense
     ) -> torch.Tensor:  # (b, t, c)
         "Compute what the head reads: row t is about what comes after token t"
         self._check_length(ids_bt)

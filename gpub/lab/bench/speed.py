@@ -94,12 +94,7 @@ def features(
     ids_bt: Tensor,  # int64 token ids
 ) -> Tensor:  # (b, t, c)
     "Compute what a model hands to its head: `model(ids)` without the last matmul"
-    x_btc = model.tok(ids_bt)
-    if hasattr(model, "pos"):
-        x_btc = x_btc + model.pos.weight[: ids_bt.size(1)]
-    for block in model.blocks:
-        x_btc = model.apply_block(block, x_btc)
-    return model.norm(x_btc)
+    return model.features(ids_bt)
 
 
 def head_loss(
