@@ -334,8 +334,8 @@ def read_config(
         if "model_type" in config:
             raise GpubError(
                 f"{run} is a Hugging Face folder, not a run: gpub import {run} NEW "
-                "makes a run of it, for eval and all others (sample, chat, serve "
-                "and sft take it as it is)"
+                "makes a run of it (sample, chat, eval, serve, sft and export "
+                "take it as it is)"
             )
         refuse_format(config.get("format"), path)
     return config

@@ -298,7 +298,6 @@ def test_what_makes_no_sense_is_refused(openai, ask, how, error, said):
         (dict(messages=[dict(role="robot", content="a")]), "role: Input should be 'system'"),
         (dict(logprobs=True), "logprobs: Input should be False"),
         (dict(tools=[dict(type="function", function=dict(name="f"))]), "tools: is not served"),
-        (dict(response_format=dict(type="json_object")), "response_format: is not served"),
         (dict(max_completion_tokens=500), "maximum context length"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -42,7 +42,8 @@ from gpub.evals.tasks import TASKS, Item, load_items, random_subset
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.progress import SilentProgress
-from gpub.share.hub import export_model
+from gpub.record.run import load
+from gpub.share.hub import export_model, export_run
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 
@@ -705,6 +706,34 @@ def test_no_run(tmp_path, files):
     with pytest.raises(GpubError, match="not a run folder"):
         call(tmp_path / "nowhere", "--tasks", "arc_easy", "--data", files)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_hugging_face_without_an_import(run, files, tmp_path, monkeypatch):
+    "It scores as its run does, is written to by nobody, and its results bind to its weights"
+    monkeypatch.chdir(tmp_path)
+    theirs = export_run(run, tmp_path / "models/hf")
+    before = {path: path.stat().st_mtime_ns for path in theirs.rglob("*")}
+    words = ["--tasks", "lambada", "--limit", 8, "--data", files, "--check", 2]
+    said = call(theirs, *words)
+    kept = tmp_path / "runs/evals-hf/evals.json"
+    result = json.loads(kept.read_text())
+    assert "written to runs/evals-hf/evals.json" in said and result["step"] == 0
+    assert result["agreement"]["lambada"]["same"] == 2 and result["run"] == str(theirs)
+    call(run, *words, "--json", tmp_path / "ours.json")
+    ours = json.loads((tmp_path / "ours.json").read_text())
+    scores, same = (
+        {name: metric["score"] for name, metric in card["tasks"]["lambada"]["metrics"].items()}
+        for card in (result, ours)
+    )
+    assert scores == same and result["parameters"] == ours["parameters"]
+    assert "read from" in call(theirs, *words)
+    assert "hf, step" in call(theirs, "--tasks", "", "--samples")
+    assert {path: path.stat().st_mtime_ns for path in theirs.rglob("*")} == before
+    other = export_model(GPT(load(run, device="cpu").model.cfg), load(run).tokenizer, "others/hf")
+    with pytest.raises(GpubError, match="results of another run"):
+        call(other, *words)
+    with pytest.raises(GpubError, match="has no steps"):
+        call(theirs, *words, "--step", 3, "--json", tmp_path / "new.json")
 
 
 # programs and texts

@@ -265,6 +265,11 @@ def test_a_name_on_the_hub_without_an_import(tmp_path):
     assert code == 0 and said.startswith("To be") and "taken from the Hugging Face Hub" in told
     code, said, told = typed("sft", "me/tiny", "--data", "sums:40", "--steps", "1")
     assert code == 0 and (tmp_path / "runs/tiny-sft/bill.json").is_file(), told
+    (tmp_path / "lambada_test.jsonl").write_text(json.dumps(dict(text="To be or not to be")))
+    asked = ("--tasks", "lambada", "--data", str(tmp_path), "--check", "0")
+    code, said, told = typed("eval", "me/tiny", *asked)
+    assert code == 0 and "written to runs/evals-me-tiny/evals.json" in said, told
+    assert told.count("taken from the Hugging Face Hub") == 1
     code, _, told = typed("sample", "runs/none", "--tokens", "3")
     assert code == 1 and "Hub" not in told and "is not a run folder" in told
     assert not (tmp_path / "me").exists()

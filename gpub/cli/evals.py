@@ -123,7 +123,8 @@ class _Asked:
     "--json",
     "file",
     type=PATH,
-    help="Where the results go.  [default: evals.json in the run folder]",
+    help="Where the results go.  [default: evals.json in the run folder; of a Hugging Face folder "
+    "in runs/evals-NAME]",
 )
 @number_option(
     "--check",
@@ -153,8 +154,9 @@ class _Asked:
 def eval_command(**options: object):
     """Give RUN the benchmarks of lm-eval.
 
-    Beside each score stands what a guesser gets on the same questions (extra: gpub[eval]). Before
-    any score, the loss through the harness must equal the loss of training's evaluation."""
+    RUN is a run folder, a Hugging Face folder, or OWNER/NAME on the Hub. Beside each score stands
+    what a guesser gets on the same questions (extra: gpub[eval]). Before any score, the loss
+    through the harness must equal the loss of training's evaluation."""
     asked = _Asked(**options)
     if asked.names and importlib.util.find_spec("lm_eval") is None:
         raise GpubError("evaluation needs lm-eval and transformers: pip install 'gpub[eval]'")
@@ -196,12 +198,13 @@ def _results(asked: _Asked) -> list[dict]:
 def _heat_page(asked: _Asked) -> Path:
     "A text token by token under both models, as a page"
     from gpub.evals.samples import heat_page, token_diff
-    from gpub.record.run import load_run
+    from gpub.share.hub import open_run
 
     try:
         words = Path(asked.text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise GpubError(f"cannot read {asked.text}: {first_line(e)}") from None
-    pair = (load_run(run, step, asked.device)[:2] for run, step in asked.models)
+    opened = [open_run(run, step, asked.device) for run, step in asked.models]
+    pair = [(one.model, one.tokenizer) for one in opened]
     names = [Path(run).name + (f", step {step:,}" if step else "") for run, step in asked.models]
     return heat_page(token_diff(*pair, words), asked.page, names)

@@ -56,7 +56,8 @@ def export_command(
 ):
     """Write RUN as a Hugging Face FOLDER, or as GGUF.
 
-    With weights, tokenizer, settings and a model card."""
+    With weights, tokenizer, settings and a model card. RUN is a run folder, or a Hugging Face
+    folder, for a GGUF of it."""
     from gpub.share.hub import export_run
 
     def warn(text: str):
@@ -161,7 +162,8 @@ def serve_command(run: str, step: int | None, device: str, **how: object):
     Extra: gpub[serve]. RUN is a run folder, a Hugging Face folder, or OWNER/NAME on the Hub; its
     name is the name of the model. Addresses: /v1/completions, /v1/chat/completions (for runs of
     gpub sft, dpo or grpo), /v1/models. Requests share a batch, and each gets the answer it would
-    get alone. Ctrl-C ends it."""
+    get alone. response_format with a JSON schema is followed (extra: gpub[json]). Ctrl-C ends
+    it."""
     from gpub.share.server import ServerConfig, open_served, serve_model
 
     cfg = ServerConfig(**how)

@@ -26,7 +26,7 @@ from ..files import shipped
 from ..model.generate import generate_texts
 from ..prep.scan import scan_texts
 from ..record.checkpoint_folder import kept_steps
-from ..record.run import load_run
+from ..share.hub import is_hub_folder, model_folder, open_run
 from ..report.results import known_share, words_of
 from ..table import Table
 from ..templates import render_template
@@ -131,7 +131,9 @@ def side_by_side(
     "Let several checkpoints continue the same prompts with the same seeds"
     out = []
     for run, step in checkpoints:
-        model, tok, config = load_run(run, step, device)
+        opened = open_run(run, step, device)
+        model = opened.model
+        tok = opened.tokenizer
         clean = [legible(tok, p) for p in prompts]
         texts = generate_texts(model, tok, [p for p, _ in clean], n, seed=seed, **sampling)
         for i, (asked, (p, lost), text) in enumerate(zip(prompts, clean, texts)):
@@ -221,12 +223,12 @@ def sample_checkpoints(
 ) -> str:
     """Continue the pinned prompts with every kept checkpoint of some runs; raises `GpubError` where
     none is kept"""
-    kept = [(run, step) for run in runs for step in kept_steps(run)]
+    kept = [(run, step) for run in runs for step in _steps_of(run)]
     if not kept:
         raise GpubError(f"no checkpoints in {', '.join(map(str, runs))}: nothing to sample from")
     known = set()
     for run in runs:
-        corpus = corpus_of(read_config(run))
+        corpus = None if is_hub_folder(model_folder(run)) else corpus_of(read_config(run))
         if corpus:
             known |= words_known(training_texts(corpus))
     prompts = dict(pinned_prompts())
@@ -234,6 +236,11 @@ def sample_checkpoints(
         kept, list(prompts), n, known=known, device=device, temperature=0.7, top_p=0.9
     )
     return sample_text(samples, prompts)
+
+
+def _steps_of(run: Path | str) -> list[int]:
+    "The kept checkpoints of a run; a model of Hugging Face is at step 0"
+    return [0] if is_hub_folder(model_folder(run)) else kept_steps(run)
 
 
 def words_known(texts: Sequence[str]) -> set[str]:

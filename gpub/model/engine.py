@@ -121,6 +121,9 @@ class RunningRequest:
         if request.tool:
             own_ids = torch.tensor(request.tool.own_ids, device=logits_bv.device)
             logits_bv = logits_bv.index_fill(1, own_ids, -torch.inf)
+        if request.grammar:
+            allowed_v = request.grammar.allowed_v.to(logits_bv.device)
+            logits_bv = logits_bv.masked_fill(~allowed_v, -torch.inf)
         token_b1 = choose_tokens(logits_bv, request.sampling, uniform_b1, self.seen_bv)
         self.steps += 1
         ids = token_b1.flatten().tolist()
@@ -147,7 +150,9 @@ class RunningRequest:
         finish = None
         if token in self.request.stop:
             finish = "stop"
-        elif self.steps == self.request.sampling.n:
+        elif self.request.grammar:
+            finish = self.request.grammar.add(token)
+        if finish is None and self.steps == self.request.sampling.n:
             finish = "length"
         self.done[text] = finish is not None
         return GeneratedToken(token, finish)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'WeightDtype', 'write_weights', 'read_weights', 'export_model', 'same_vocab',
-           'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun', 'model_folder', 'open_run',
-           'CardFacts', 'model_card', 'export_run', 'push']
+           'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun', 'model_folder',
+           'is_hub_folder', 'open_run', 'CardFacts', 'model_card', 'export_run', 'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -463,7 +463,23 @@ def model_folder(
     parent = Path(where).parent
     if parent.is_dir() or parent == Path("runs"):
         return Path(where)
-    return find_folder(where, partial(print, file=sys.stderr))
+    return _fetched(str(where))
+
+
+@cache
+def _fetched(name: str) -> Path:
+    "The same, asked for and announced once however often it is opened"
+    return find_folder(name, partial(print, file=sys.stderr))
+
+
+def is_hub_folder(
+    folder: Path | str,  # any
+) -> bool:
+    "Tell whether a folder holds a model as Hugging Face lays it out, and is no run"
+    config = Path(folder, "config.json")
+    if not config.is_file() or Path(folder, "checkpoints").is_dir():
+        return False
+    return "model_type" in read_json(config)
 
 
 def open_run(
@@ -473,11 +489,9 @@ def open_run(
 ) -> Run:
     "Open a model of either kind, ready to use; raises `GpubError` for a folder without"
     folder = model_folder(where)
-    if not (folder / "config.json").is_file() or (folder / "checkpoints").is_dir():
+    if not is_hub_folder(folder):
         return load(folder, step, device)
-    if "model_type" not in read_json(folder / "config.json"):  # a run without a checkpoint
-        return load(folder, step, device)
-    if step is not None:
+    if step:
         raise GpubError(f"{where} is a Hugging Face folder and has no steps: leave --step out")
     return ImportedRun(folder, device, where)
 
@@ -651,7 +665,10 @@ def export_run(
 ) -> Path:  # the folder
     """Write a trained run as a Hugging Face folder with its card; raises `GpubError` when the run
     holds no model or the folder is not empty"""
-    model, tok, config = load_run(run, step, "cpu")
+    opened = open_run(run, step, "cpu")
+    model = opened.model
+    tok = opened.tokenizer
+    config = opened.config
     warning = gguf_warning(tok) if gguf and isinstance(tok, BPETokenizer) else ""
     prompt = config.get("prompt") or ""
     facts = CardFacts(
