@@ -20,12 +20,10 @@ from gpub.device import seed_everything
 from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.compiled import choose_loss, compiled_loss
-from gpub.train.config import TrainConfig
+from gpub.train.config import TrainConfig, context_length_at, context_lengths
 from gpub.train.learner import get_rng, set_rng
 from gpub.train.loop import (
     LoopSettings,
-    context_length_at,
-    context_lengths,
     evaluate,
     forward_backward,
     train_next_token,

@@ -19,7 +19,7 @@ from ..data.tokenizer import Tokenizer
 from ..data.tokenizer_file import load_tokenizer
 from ..table import Table
 from ..train.config import TrainConfig
-from ..train.loop import context_length_at
+from ..train.config import context_length_at
 from ..train.rows import RunRows
 from ..data.row_origins import RowOrigin
 

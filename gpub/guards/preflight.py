@@ -42,8 +42,9 @@ from ..record.checkpoint import load_checkpoint
 from ..record.log import read_log
 from ..templates import read_packaged
 from ..train.decay import decay_text
+from ..train.config import context_length_at
 from ..train.kernels import forward_backward_seconds, matmul_peak, pick_attention
-from ..train.loop import LoopSettings, context_length_at, train_next_token
+from ..train.loop import LoopSettings, train_next_token
 from ..train.optim import make_optimizers, muon_format
 from ..train.presets import apply_settings, find_preset
 from ..train.options import RunOptions

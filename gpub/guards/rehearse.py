@@ -55,13 +55,12 @@ from ..model.gpu_plan import ROOM, find_receipt
 from ..model.counts import parameter_anatomy
 from ..record.checkpoint import Checkpoint
 from ..table import Table
-from ..train.config import TrainConfig
+from ..train.config import TrainConfig, context_lengths
 from ..train.learner import Learner, Placement
 from gpub.train.loop import (
     NextToken,
     LoopSettings,
     TrainStep,
-    context_lengths,
     evaluate,
     train,
 )
@@ -252,7 +251,9 @@ class _Steps:
         place = self.stage.place
         batcher = learner.micro_batcher
         # `self` is the loss: each piece is metered
-        settings = LoopSettings(learner.dtype, learner.scaler, batcher, place.world, self)
+        settings = LoopSettings(
+            learner.dtype, learner.scaler, batcher, place.world, self, self.no_sync
+        )
         self.meters.memory.mark("forward and backward")
         self.meters.matmuls.on = True
         stage = self.stage

@@ -12,6 +12,7 @@ __all__ = ['device_room', 'first_cut', 'bucket_bytes', 'get_rng', 'set_rng', 'Pl
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -25,13 +26,14 @@ from ..model.architecture import MODES
 from ..model.step_memory import ROOM, largest_batch, memory_forecast
 from ..record.checkpoint import Checkpoint
 from .compiled import LossFunction, choose_loss
-from .config import TrainConfig
+from .config import TrainConfig, context_length_at
 from .kernels import pick_attention
-from .loop import LoopSettings, Objective, TrainStep, context_length_at, train
+from .loop import LoopSettings, Objective, TrainStep, train
 from .memory import MicroBatcher
 from .optim import make_optimizers, muon_format, optimizer_state, own_parameters
 from .optim import restore_optimizers
-from .parallel import World, fill_slices, is_sliced, shard, share_gradients
+from .parallel import World, fill_slices, is_sliced, local_gradients, shard
+from .parallel import share_gradients
 
 # %% ../../nbs/lib/train/learner.ipynb #68c21c90
 def device_room(
@@ -241,12 +243,14 @@ class Learner:
     ) -> Iterator[TrainStep]:
         "Return `train` with what is put together here: one item after each step"
         world = self.place.world
+        shared_loss = share_gradients(self.model, objective.loss, world, self.place.parallel)
         settings = LoopSettings(
             dtype=self.dtype,
             scaler=self.scaler,
             micro_batcher=self.micro_batcher,
             world=world,
-            shared_loss=share_gradients(self.model, objective.loss, world, self.place.parallel),
+            shared_loss=shared_loss,
+            no_sync=partial(local_gradients, shared_loss),
             tokens=tokens,
         )
         return train(self.model, objective, self.cfg, self.opts, start, settings)

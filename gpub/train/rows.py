@@ -11,8 +11,7 @@ from ..data.batch import Batch
 from ..data.batches import AnnealMix, Batches
 from ..data.row_origins import RowOrigin
 from ..data.corpus import Corpus
-from .config import TrainConfig, stable_steps
-from .loop import context_length_at, context_lengths
+from .config import TrainConfig, context_length_at, context_lengths, stable_steps
 from .parallel import World
 
 # %% ../../nbs/lib/train/rows.ipynb #13b5699c

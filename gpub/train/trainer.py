@@ -33,12 +33,12 @@ from ..model.gpus import ram_bytes
 from ..progress import Progress, short_duration
 from .decay import decay_integral
 from .initial import InitialWeights, find_initial
-from .config import TrainConfig
+from .config import TrainConfig, context_length_at, depth_at
 from .journal import draw_text, evaluate_together, last_whole_row, write_bill
 from .journal import write_run_page
 from .kernels import choose_precision
 from .learner import Learner
-from .loop import NextToken, context_length_at, depth_at
+from .loop import NextToken
 from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import World, is_sliced

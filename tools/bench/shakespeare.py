@@ -18,13 +18,10 @@ from gpub.lab.bench.race import Clock, machine_line
 from gpub.model.counts import flops_per_token
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.table import Table
-from gpub.train.config import TrainConfig
+from gpub.train.config import TrainConfig, context_length_at, context_lengths, depth_at
 from gpub.train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from gpub.train.loop import (
     LoopSettings,
-    context_length_at,
-    context_lengths,
-    depth_at,
     evaluate,
     train_next_token,
 )
