@@ -42,7 +42,6 @@ from ..record.checkpoint import load_checkpoint
 from ..record.log import read_log
 from ..templates import read_packaged
 from ..train.decay import decay_text
-from ..train.config import context_length_at
 from ..train.kernels import forward_backward_seconds, matmul_peak, pick_attention
 from ..train.loop import LoopSettings, train_next_token
 from ..train.optim import make_optimizers, muon_format
@@ -144,8 +143,7 @@ class PreflightRun:
         return build_model(cfg).to(self.device)
 
     def _seconds(self, dtype: torch.dtype) -> float:  # as the run will measure it
-        context_length = context_length_at(0, self.train, self.cfg.context_length)
-        batch = self.run.batches(0, context_length).to(self.device)
+        batch = self.task.read_batch(0)
         model = self._fresh(self.cfg)
         return forward_backward_seconds(model, batch.ids, batch.targets, dtype, self.train)
 
@@ -519,7 +517,7 @@ def timed_here(
     if s.device.type == "cuda":
         timed = _timed_by_child(s)
     elif s.forward_cfg == s.cfg:
-        timed = time_steps(s.run, limit=CPU_SECONDS, log=lambda line: None)
+        timed = time_steps(s.task, limit=CPU_SECONDS, log=lambda line: None)
     else:
         return None
     if s.task.options.out is not None:

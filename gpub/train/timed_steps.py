@@ -22,7 +22,7 @@ from ..device import seed_everything
 from ..model.architecture import CheckpointingMode
 from .learner import Learner, Placement
 from .options import RunOptions
-from .trainer import Trainer
+from .trainer import Pretraining
 
 # %% ../../nbs/lib/train/timed_steps.ipynb #71e50006
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class _StepClock:
 
 
 def time_steps(
-    run: Trainer,  # whose recipe, data and device
+    task: Pretraining,  # its recipe, data and device
     steps: int = 20,  # to count
     limit: float = math.inf,  # seconds after which fewer are enough
     log: Callable[[str], object] = print,  # called with what the engine decides
@@ -81,7 +81,6 @@ def time_steps(
 ) -> TimedSteps:
     "Take steps of a run as it would take them, from fresh weights, and throw them away"
     began = now()
-    task = run.task
     seed_everything(task.cfg.seed)
     device = task.device
     if device.type == "cuda":

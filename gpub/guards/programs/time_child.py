@@ -15,7 +15,7 @@ from gpub.train.trainer import Trainer
 def main():
     given = json.loads(sys.argv[1])
     options = RunOptions(eval_tokens=65, log=lambda line: None, **given)
-    print(json.dumps(asdict(time_steps(Trainer(options)))))
+    print(json.dumps(asdict(time_steps(Trainer(options).task))))
 
 
 if __name__ == "__main__":
