@@ -1,6 +1,7 @@
 """A run behind OpenAI's protocol, asked by OpenAI's own client: answers, streams, refusals, and
 sixteen clients of whom none can tell that the others are there."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -24,12 +25,15 @@ from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
 from gpub.model.generate import generate_ids
+from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
-from gpub.model.requests import GeneratedToken
+from gpub.model.requests import GeneratedToken, GenerationRequest
+from gpub.model.sampling import SamplingConfig
 from gpub.record.checkpoint import save_checkpoint
 from gpub.record.run import load
 from gpub.share.hub import export_run
 from gpub.share.server import (
+    ApiError,
     BatchWorker,
     ChatBody,
     CompletionBody,
@@ -399,6 +403,41 @@ def test_options_of_the_server_reach_the_client(talker):
             headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
             preflight = web.options(path, headers=headers)
             assert (preflight.headers.get("access-control-allow-origin") == origin) == allowed
+
+
+def test_a_broken_text_ends_alone(capsys):
+    "Beside it two clients get what they get alone, and the next one is served"
+    model = GPT(GPTConfig(vocab_size=13, context_length=24, d_model=32, n_layers=2, n_heads=4))
+    with torch.no_grad():
+        model.pos.weight[12:] = torch.nan  # whoever comes so far is broken
+    model.eval()
+    worker = BatchWorker(model, size=4)
+    first, long, last = [[2, 3], [1] * 10, [4, 5, 6]]
+
+    def requests(*prompts):
+        return [GenerationRequest([prompt], SamplingConfig(n=8)) for prompt in prompts]
+
+    async def written(text):
+        tokens = []
+        while not (tokens and (isinstance(tokens[-1], ApiError) or tokens[-1].finish)):
+            tokens.append(await asyncio.wait_for(text.tokens.get(), 60))
+        return tokens
+
+    async def asked():
+        worker.start()
+        together = [await written(text) for text in worker.submit(requests(first, long, last))]
+        (one,) = worker.submit(requests(first))
+        alone = [await written(one)]
+        (other,) = worker.submit(requests(last))
+        alone.append(await written(other))
+        worker.close()
+        return together, alone
+
+    (sound, broken, sound_too), alone = asyncio.run(asked())
+    assert [sound, sound_too] == alone and len(sound) == len(sound_too) == 8
+    assert len(broken) == 4 and broken[-1].status == 500
+    assert "the model failed: the scores for token 4 are NaN" in str(broken[-1])
+    assert "scores for token 4" in capsys.readouterr().err
 
 
 def test_a_key_is_asked_for_where_there_is_one(openai, talker):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpub.core import GpubError
 from gpub.data import transfer as parts
-from gpub.data.batches import Batches
+from gpub.data.batches import AnnealMix, Batches
 from gpub.data.char import CharTokenizer
 from gpub.data.sampler import WindowOrder, scramble, shuffled
 from gpub.data.shards import (
@@ -235,6 +235,12 @@ def test_mixture_shares_hold_at_every_step(w, steps, batch):
         got.tolist() == b.mixture.windows_per_source(steps * batch)
         and np.abs(got - steps * batch * np.array(w) / sum(w)).max() <= len(w) / 2 + 0.01
     )
+
+
+def test_other_shares_for_the_end_need_shares_before():
+    ids = dict(edu=np.arange(99), math=np.arange(99))
+    with pytest.raises(GpubError, match="anneal .* give weights, too"):
+        Batches(ids, context_length=4, batch=1, anneal=AnnealMix(dict(edu=1, math=3), 8))
 
 
 def test_mixture_at_a_billion():

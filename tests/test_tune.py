@@ -481,6 +481,8 @@ def test_losses_refuse_nonsense():
         DpoConfig(beta=0.0)
     with pytest.raises(GpubError, match="group must be a whole number from 2"):
         GrpoConfig(group=1)
+    with pytest.raises(GpubError, match="seed must be"):
+        GrpoConfig(seed=-1)
     with pytest.raises(GpubError, match="has 3 tokens, a page has 9"):
         pages_of(np.arange(3), 9, 1)
     with pytest.raises(GpubError, match="none of these conversations has a word"):

@@ -99,6 +99,8 @@ class Batches:
         device: torch.device | str | None = None,  # keep the tokens on this device and gather there
         shard_map: ShardMap | None = None,  # of the files of a shard folder, from `from_shards`
     ):
+        if anneal is not None and weights is None:
+            raise GpubError("anneal changes the weights of the sources: give weights, too")
         self.plan = RowPlan(
             context_length=context_length,
             batch=batch,

@@ -72,7 +72,8 @@ class RunningRequest:
         self.done = [False] * n_texts
         # what the tool has to say in each text, token by token
         self.replies: list[deque[int]] = [deque() for _ in request.prompts]
-        self.steps = 0  # tokens written of the longest
+        self.steps = 0  # tokens drawn so far for each text
+        self.error: GpubError | None = None  # why it ended before it was done
         # what the next step reads: the prompts at first, then the newest token of each text, and
         # after a slide the whole window
         self.unread_bt, pads = left_pad(request.prompts, min(longest, size), device)
@@ -84,6 +85,9 @@ class RunningRequest:
         self.seen_bv: torch.Tensor | None = None  # for a repetition penalty
         if sampling.repetition_penalty != 1:
             self.seen_bv = seen_tokens(request.prompts, model.cfg.vocab_size, device)
+        self.banned_ids: torch.Tensor | None = None  # that the tool alone writes
+        if request.tool:
+            self.banned_ids = torch.tensor(request.tool.own_ids, device=device)
 
     @property
     def is_full(self) -> bool:
@@ -91,8 +95,8 @@ class RunningRequest:
         return self.cache.length >= self.cache.size
 
     def slide(self) -> None:
-        """Forget the `slide` oldest tokens of a full window; the others have to be read again, with
-        `slide=1` for every token"""
+        """Forget the `slide` oldest tokens of a full window; the others have to be read again. With
+        `slide=1` that happens for each token: exact, and slow"""
         # + 1: the newest token, which has not been read yet
         window_after = self.cache.size + 1 - self.request.sampling.slide
         self.unread_bt = torch.cat(self.window, 1)[:, -window_after:]
@@ -115,22 +119,17 @@ class RunningRequest:
         self,
         logits_bv: torch.Tensor,  # from `read`
     ) -> list[GeneratedToken | None]:
-        "Draw one more token of each text; None of one that has ended"
-        request = self.request
-        uniform_b1 = next(self.draws)
-        if request.tool:
-            own_ids = torch.tensor(request.tool.own_ids, device=logits_bv.device)
-            logits_bv = logits_bv.index_fill(1, own_ids, -torch.inf)
-        if request.grammar:
-            allowed_v = request.grammar.allowed_v.to(logits_bv.device)
-            logits_bv = logits_bv.masked_fill(~allowed_v, -torch.inf)
-        token_b1 = choose_tokens(logits_bv, request.sampling, uniform_b1, self.seen_bv)
+        """Draw one more token of each text; None of one that has ended. Scores that are no numbers
+        end the whole request: its `error` says why"""
+        token_b1 = self._choose(logits_bv)
         self.steps += 1
         ids = token_b1.flatten().tolist()
         if NO_TOKEN in ids:
-            raise GpubError(
+            self.error = GpubError(
                 f"the scores for token {self.steps} are NaN or infinite: {self._broken_part()}"
             )
+            self.done = [True] * len(ids)
+            return [None] * len(ids)
         if any(self.replies):
             ids = [reply.popleft() if reply else i for reply, i in zip(self.replies, ids)]
             token_b1 = token_b1.new_tensor(ids)[:, None]
@@ -139,6 +138,15 @@ class RunningRequest:
         self.unread_bt = token_b1
         self.window.append(token_b1)
         return [self._add(text, token) for text, token in enumerate(ids)]
+
+    def _choose(self, logits_bv: torch.Tensor) -> torch.Tensor:
+        "Choose a token for each text, (b, 1), among those that the model may write"
+        if self.banned_ids is not None:
+            logits_bv = logits_bv.index_fill(1, self.banned_ids, -torch.inf)
+        if self.request.grammar:
+            allowed_v = self.request.grammar.allowed_v.to(logits_bv.device)
+            logits_bv = logits_bv.masked_fill(~allowed_v, -torch.inf)
+        return choose_tokens(logits_bv, self.request.sampling, next(self.draws), self.seen_bv)
 
     def _add(self, text: int, token: int) -> GeneratedToken | None:
         "Append the newest token to a text, by its number; None for one that has ended"
@@ -194,6 +202,11 @@ class DecodeEngine:
         # of one token: it fills a batch up
         self.padding_cache = KVCache(model.cfg, model.tok.weight.device, size=1)
 
+    @property
+    def reads_together(self) -> bool:
+        "Tell whether the newest tokens of several requests may be read in one pass"
+        return self.batch_sizes != [1]
+
     def add_request(
         self,
         request: GenerationRequest,  # its prompts may have any lengths
@@ -201,7 +214,7 @@ class DecodeEngine:
         """Check a request and let it join the next step; raises `GpubError` for an empty prompt, an
         id outside the vocabulary, a `slide` longer than the context, or several prompts where
         requests are read together"""
-        if len(request.prompts) > 1 and self.batch_sizes != [1]:
+        if len(request.prompts) > 1 and self.reads_together:
             raise GpubError(
                 "an engine that reads requests together takes one prompt in each, got "
                 f"{len(request.prompts)}: add each as a request of its own"
@@ -218,7 +231,8 @@ class DecodeEngine:
         self.requests.remove(running)
 
     def step(self) -> list[tuple[RunningRequest, list[GeneratedToken | None]]]:
-        "Write one more token of every text and return them, None for a text that has ended"
+        """Write one more token of every text and return them, None for a text that has ended. A
+        request whose scores are no numbers goes alone, with its `error`: look at it"""
         logits_of: dict[RunningRequest, torch.Tensor] = {}  # of what comes next
         with self.no_grad_context():
             # 1) prefill: read whole prompts, and windows that slid
@@ -238,7 +252,7 @@ class DecodeEngine:
 
     def _decode(self, requests: list[RunningRequest]) -> dict[RunningRequest, torch.Tensor]:
         "Read the token that each text was given last: one request after the other, or together"
-        if self.batch_sizes == [1]:
+        if not self.reads_together:
             return {running: running.read(self.read_newest) for running in requests}
         logits_of = {}
         largest = self.batch_sizes[-1]

@@ -30,6 +30,8 @@ def generate_batch(
     running = engine.add_request(GenerationRequest(prompts, sampling, frozenset(stop), tool))
     while not all(running.done):
         engine.step()
+    if running.error:
+        raise running.error
     prompt_lists = running.request.prompts  # as plain lists, as the engine has read them
     return [prompt + new for prompt, new in zip(prompt_lists, running.new_ids)]
 
@@ -50,6 +52,8 @@ def stream_ids(
     def new_tokens() -> Iterator[int]:
         while not all(running.done):
             engine.step()
+            if running.error:
+                raise running.error
             yield running.new_ids[0][-1]
 
     return new_tokens()

@@ -444,7 +444,7 @@ class BatchWorker:
                 await self._write_tokens()
             except Exception as e:  # such as memory that ran out: these texts end, others come
                 traceback.print_exc()
-                self._fail(ApiError(f"the model failed: {first_line(e)}", 500))
+                self._fail(_model_failed(e))
 
     def _let_go(self) -> None:
         "Free the places of texts that nobody waits for"
@@ -462,9 +462,13 @@ class BatchWorker:
             running = await in_thread(self.thread, self.engine.add_request, request)
             self.writing[running] = self.waiting.popleft()
         for running, (token,) in await in_thread(self.thread, self.engine.step):
-            stuck = token.finish == "stuck"
-            self.writing[running].tokens.put_nowait(ApiError(STUCK) if stuck else token)
-            if token.finish:
+            text = self.writing[running]
+            if running.error:  # this text ends, the others go on
+                traceback.print_exception(running.error)
+                text.tokens.put_nowait(_model_failed(running.error))
+            else:
+                text.tokens.put_nowait(ApiError(STUCK) if token.finish == "stuck" else token)
+            if all(running.done):
                 del self.writing[running]
 
     def _fail(self, error: ApiError) -> None:
@@ -481,6 +485,11 @@ class BatchWorker:
         if self.task is not None:
             self.task.cancel()
         self._fail(ApiError("the server is stopping", 503))
+
+
+def _model_failed(error: Exception) -> ApiError:
+    "Say to a client why its text ends"
+    return ApiError(f"the model failed: {first_line(error)}", 500)
 
 # %% ../../nbs/lib/share/server.ipynb #c6d93d7f
 class Reply:

@@ -50,7 +50,7 @@ class GrpoConfig(Config):
     beta: NotNegative = 0.0  # price of a nat of distance
     # divide by the group's deviation: the paper's advantages times group / (group - 1)
     scale_rewards: bool = False
-    seed: int = 0  # of questions and answers
+    seed: Annotated[int, Ge(0)] = 0  # of questions and answers
 
 
 @dataclass(frozen=True)
