@@ -151,7 +151,7 @@ def test_special_tokens_are_seen():
         decode=lambda ids: "".join("<|end|>" if i == 0 else text.decode([i]) for i in ids),
     )
     other = SimpleNamespace(corpus=SimpleNamespace(tok=tok))
-    asked = SimpleNamespace(rows=s.rows, cfg=s.cfg, run=other)
+    asked = SimpleNamespace(rows=s.rows, cfg=s.cfg, task=other)
     c = run_check("three rows of data", pf.check_data, asked)
     shown = c.finding.splitlines()[1:]
     assert c.ok and len(shown) == 3 and all("<|end|>" in line for line in shown)
@@ -315,9 +315,9 @@ def test_a_check_that_breaks_is_a_line_that_fails():
 
 def away(preset, gpu, processes=1, parallel="ddp", **settings):
     "What `check_rehearsal` reads of a run"
-    run = SimpleNamespace(name=preset)
+    task = SimpleNamespace(name=preset)
     return SimpleNamespace(
-        run=run, gpu=gpu, settings=settings, processes=processes, parallel=parallel
+        task=task, gpu=gpu, settings=settings, processes=processes, parallel=parallel
     )
 
 
