@@ -250,7 +250,7 @@ class GroupedAttention(nn.Module):
         qk_btnd, v_btgd = qkv_btnd.split((n_rotated_heads, self.n_kv_heads), 2)
         if self.qk_norm is not None:
             qk_btnd = self.qk_norm(qk_btnd)
-        if self.rotates:  # both in one call, by the same angles: two calls are slower
+        if self.rotates:  # both in one call: they turn by the same angles
             qk_btnd = apply_rope(qk_btnd, cos, sin)
         q_bthd, k_btgd = qk_btnd.split((self.n_heads, self.n_kv_heads), 2)
         # a copy: a view would keep all of qkv alive until the backward pass
