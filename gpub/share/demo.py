@@ -34,6 +34,7 @@ from ..model.gpt import GPT, GPTConfig, count_params
 from ..model.llama import LlamaConfig
 from ..record.checkpoint import load_checkpoint
 from ..record.checkpoint_folder import kept_steps
+from ..record.folder import sweep_halves
 from ..record.run import load_run
 from ..templates import render_template
 
@@ -256,6 +257,7 @@ def write_page(
     try:
         doing = "that answers, " if chat else ""
         named = title or f"A language model {doing}inside this page"
+        sweep_halves(file)
         return write_atomic(file, fill_page(named, facts, block, earlier))
     except OSError as e:
         raise GpubError(f"cannot write {file}: {e.strerror}; give another --html FILE") from None

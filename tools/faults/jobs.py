@@ -113,6 +113,7 @@ def records_not_behind(out: Path) -> list[str]:
 
 def record_not_behind(out: Path) -> list[str]:
     "What the logs lack that the newest whole checkpoint says happened"
+    from gpub.core import read_config
     from gpub.record.checkpoint import find_newest
     from gpub.record.ledger import read_ledger
     from gpub.record.log import read_log
@@ -126,7 +127,11 @@ def record_not_behind(out: Path) -> list[str]:
     wrong = []
     if [n for n in logged if n <= step] != [*range(1, step + 1)]:
         wrong.append(f"the log has steps {logged} beside checkpoint {step}")
-    if max(booked, default=0) < step:
+    if not (out / "config.json").is_file():
+        return wrong
+    # the steps before a branch are on the bill of the run that it left
+    paid_elsewhere = read_config(out).get("branch", {}).get("step", 0)
+    if max(booked, default=paid_elsewhere) < step:
         wrong.append(f"the ledger ends at step {max(booked, default=0)} beside checkpoint {step}")
     return wrong
 
@@ -181,6 +186,19 @@ def trained(folder: Path):
     "A finished run"
     write_play(folder)
     typed_before(folder, TRAIN)
+
+
+def trained_before(folder: Path):
+    "A finished run, to begin with"
+    trained(folder)
+    (folder / "out" / "run").rename(folder / "before")
+
+
+def packed(folder: Path):
+    "Shards that were compressed for upload"
+    prepare_prep(folder)
+    typed_before(folder, (*PREP, "--compress"))
+    shutil.rmtree(folder / "out" / "shards")
 
 
 def trained_llama(folder: Path):
@@ -267,6 +285,11 @@ PREP = (
     *("prep", "--source", "a=play.txt:1", "--out", "out/shards", "--vocab", "270"),
     *("--workers", "1", "--no-scan"),
 )
+INIT = (
+    *("train", "--init", "before", "--data", "play.txt", "--out", "out/run", "--steps", "5"),
+    *("--save-every", "2", "--keep", "2", "--set", "batch_tokens=16", "--set", "log_every=1"),
+)
+EXTEND = ("train", "--init", "before", "--extend", "3", "--out", "out/run")
 PLAN = ("run", "plan.json", "--out", "out/run", "--device", "cpu", "--usd-per-hour", "1")
 TUNE = (
     *("--out", "out/run", "--steps", "5", "--every", "2", "--device", "cpu"),
@@ -285,10 +308,14 @@ def prepare_prep(folder: Path):
     write_play(folder, 8000)
 
 
-def scores(out: Path) -> dict[str, str]:
-    "The scores of a run, and which files lie in its folder"
-    names = ", ".join(sorted(path.name for path in out.iterdir()))
-    return {"evals.json": digest((out / "evals.json").read_bytes()), "files": names}
+def one_file(name: str) -> Callable[[Path], dict[str, str]]:
+    "What a command adds to a folder: this file, and none beside it"
+
+    def final(out: Path) -> dict[str, str]:
+        names = ", ".join(sorted(path.name for path in out.iterdir()))
+        return {name: digest((out / name).read_bytes()), "files": names}
+
+    return final
 
 
 def a_run(name: str, argv: tuple[str, ...], prepare: Callable[[Path], object], **more) -> Job:
@@ -309,6 +336,9 @@ REGISTERED = [
     a_run("mirror", (*TRAIN, "--mirror", "out/mirror"), write_play, out="out"),
     a_run("ddp", (*TRAIN, "--parallel", "ddp"), write_play, processes=2),
     a_run("fsdp", (*TRAIN, "--parallel", "fsdp"), write_play, processes=2),
+    a_run("init", INIT, trained_before),
+    a_run("warm", (*INIT, "--warm"), trained_before),
+    a_run("extend", EXTEND, trained_before),
     a_run("sft", SFT, write_talks),
     a_run("dpo", DPO, write_talks),
     a_run("grpo", GRPO, write_talks),
@@ -321,6 +351,23 @@ REGISTERED = [
     a_run("run", (*PLAN, "--data", "play.txt"), write_plan),
     a_run("chat-plan", PLAN, write_chat_plan),
     Job("prep", PREP, prepare_prep, "out/shards", all_files, nothing_more),
+    Job(
+        "prep-mirror",
+        (*PREP, "--mirror", "out/mirror"),
+        prepare_prep,
+        "out",
+        all_files,
+        nothing_more,
+    ),
+    Job("compress", (*PREP, "--compress"), prepare_prep, "out", all_files, nothing_more),
+    Job(
+        "unpack",
+        ("prep", "--unpack", "out/shards-zst"),
+        packed,
+        "out/shards-zst",
+        all_files,
+        nothing_more,
+    ),
     made_once("export", ("export", "out/run", "out/export"), trained),
     made_once("import", ("import", "start", "out/import"), write_talks),
     made_once(
@@ -334,9 +381,10 @@ REGISTERED = [
         ),
         with_questions,
         "out/run",
-        scores,
+        one_file("evals.json"),
         nothing_more,
     ),
+    Job("demo", ("demo", "out/run"), trained, "out/run", one_file("demo.html"), nothing_more),
 ]
 JOBS = {job.name: job for job in REGISTERED}
 
