@@ -82,7 +82,7 @@ def test_a_walk_downhill_is_gradient_descent(browser, rate):
 def test_memory_is_that_of_the_library(browser, at, preset):
     "Every position of the slider, and the bars follow it"
     browser.open((WIDGETS / "memory.html").as_uri()).wait("DATA.models.length")
-    settings = dict(optimizer="adamw", accumulate=True)
+    settings = dict(optimizer="adamw")
     for mode in MODES:
         for batch in browser.run("DATA.batches"):
             bill = memory_forecast(config_of(preset), batch, mode=mode, **settings)

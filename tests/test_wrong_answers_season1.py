@@ -511,53 +511,76 @@ WRONG = {
     },
     "adamw_path": {
         "without the fair shares": """
-            def adamw_path(gradients, rate):
-                x, m, s, path = 0.0, 0.0, 0.0, []
+            def adamw_path(gradients, rate, decay):
+                x, m, s, path = 1.0, 0.0, 0.0, []
                 for g in gradients:
+                    x -= rate * decay * x
                     m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
                     x -= rate * m / s**0.5
                     path.append(x)
                 return path""",
         "the shares are kept in the means": """
-            def adamw_path(gradients, rate):
-                x, m, s, path = 0.0, 0.0, 0.0, []
+            def adamw_path(gradients, rate, decay):
+                x, m, s, path = 1.0, 0.0, 0.0, []
                 for n, g in enumerate(gradients, 1):
+                    x -= rate * decay * x
                     m = (0.9 * m + 0.1 * g) / (1 - 0.9**n)
                     s = (0.95 * s + 0.05 * g**2) / (1 - 0.95**n)
                     x -= rate * m / s**0.5
                     path.append(x)
                 return path""",
         "with the gradient": """
-            def adamw_path(gradients, rate):
-                x, m, s, path = 0.0, 0.0, 0.0, []
+            def adamw_path(gradients, rate, decay):
+                x, m, s, path = 1.0, 0.0, 0.0, []
                 for n, g in enumerate(gradients, 1):
+                    x -= rate * decay * x
                     m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
                     x += rate * (m / (1 - 0.9**n)) / (s / (1 - 0.95**n)) ** 0.5
                     path.append(x)
                 return path""",
         "without the root": """
-            def adamw_path(gradients, rate):
-                x, m, s, path = 0.0, 0.0, 0.0, []
+            def adamw_path(gradients, rate, decay):
+                x, m, s, path = 1.0, 0.0, 0.0, []
                 for n, g in enumerate(gradients, 1):
+                    x -= rate * decay * x
                     m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
                     x -= rate * (m / (1 - 0.9**n)) / (s / (1 - 0.95**n))
                     path.append(x)
                 return path""",
         "the sign alone": """
-            def adamw_path(gradients, rate):
-                x, path = 0.0, []
+            def adamw_path(gradients, rate, decay):
+                x, path = 1.0, []
                 for g in gradients:
+                    x -= rate * decay * x
                     x -= rate * (1 if g > 0 else -1)
                     path.append(x)
                 return path""",
         "plain steps": """
-            def adamw_path(gradients, rate):
-                x, path = 0.0, []
+            def adamw_path(gradients, rate, decay):
+                x, path = 1.0, []
                 for g in gradients:
+                    x -= rate * decay * x
                     x -= rate * g
                     path.append(x)
                 return path""",
-        "the last place alone": "def adamw_path(gradients, rate):\n    return [-rate]",
+        "no decay": """
+            def adamw_path(gradients, rate, decay):
+                x, m, s, path = 1.0, 0.0, 0.0, []
+                for n, g in enumerate(gradients, 1):
+                    m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
+                    x -= rate * (m / (1 - 0.9**n)) / (s / (1 - 0.95**n)) ** 0.5
+                    path.append(x)
+                return path""",
+        "the decay is part of the gradient": """
+            def adamw_path(gradients, rate, decay):
+                x, m, s, path = 1.0, 0.0, 0.0, []
+                for n, g in enumerate(gradients, 1):
+                    g = g + decay * x
+                    m, s = 0.9 * m + 0.1 * g, 0.95 * s + 0.05 * g**2
+                    x -= rate * (m / (1 - 0.9**n)) / (s / (1 - 0.95**n)) ** 0.5
+                    path.append(x)
+                return path""",
+        "the last place alone": "def adamw_path(gradients, rate, decay):\n    return [1 - rate]",
     },
     "may_step": {
         "the loss alone": "def may_step(loss, gradients):\n    return bool(loss.isfinite())",
@@ -907,23 +930,22 @@ WRONG = {
                     total += awake
                 return total / (n_layers * steps)""",
     },
-    "parameters": {
+    "layers_of": {
         "matrices only": """
-            def parameters(layers, width, vocab, context):
-                return layers * 12 * width**2 + (vocab + context) * width""",
-        "no last norm": """
-            def parameters(layers, width, vocab, context):
-                block = 12 * width**2 + 13 * width
-                return layers * block + (vocab + context) * width""",
+            def layers_of(parameters, width, vocab, context):
+                return (parameters - (vocab + context) * width) // (12 * width**2)""",
         "an output layer of its own": """
-            def parameters(layers, width, vocab, context):
+            def layers_of(parameters, width, vocab, context):
                 block = 12 * width**2 + 13 * width
-                return layers * block + (2 * vocab + context) * width + 2 * width""",
+                return (parameters - (2 * vocab + context) * width - 2 * width) // block""",
         "no positions": """
-            def parameters(layers, width, vocab, context):
+            def layers_of(parameters, width, vocab, context):
                 block = 12 * width**2 + 13 * width
-                return layers * block + vocab * width + 2 * width""",
-        "the answer for the toy": "def parameters(*sizes):\n    return 284",
+                return (parameters - vocab * width - 2 * width) // block""",
+        "everything in blocks": """
+            def layers_of(parameters, width, vocab, context):
+                return parameters // (12 * width**2 + 13 * width)""",
+        "always GPT-2": "def layers_of(*sizes):\n    return 12",
     },
     "fullest": {
         "the picture": "def fullest(blocks, w, a):\n    return 15",

@@ -26,23 +26,26 @@ LEARNED = """
                 return merges"""
 
 WRONG = {
-    "warm": {
-        "the probabilities are divided": """
-            def warm(scores, temperature):
-                p = scores.softmax(-1) / max(temperature, 1e-9)
-                return p / p.sum()""",
-        "upside down": """
-            def warm(scores, temperature):
-                return (scores * temperature).softmax(-1)""",
-        "no branch for zero": """
-            def warm(scores, temperature):
-                return (scores / temperature).softmax(-1)""",
-        "exponentials by hand": """
-            def warm(scores, temperature):
-                if temperature == 0:
-                    return (scores == scores.max()).float()
-                p = (scores / temperature).exp()
-                return p / p.sum()""",
+    "min_p": {
+        "the share itself is the bar": """
+            def min_p(probs, share):
+                kept = torch.where(probs >= share, probs, 0.0)
+                return kept / kept.sum()""",
+        "not scaled": """
+            def min_p(probs, share):
+                return torch.where(probs >= share * probs.max(), probs, 0.0)""",
+        "above the bar": """
+            def min_p(probs, share):
+                kept = torch.where(probs > share * probs.max(), probs, 0.0)
+                return kept / kept.sum()""",
+        "the first is the largest": """
+            def min_p(probs, share):
+                kept = torch.where(probs >= share * probs[0], probs, 0.0)
+                return kept / kept.sum()""",
+        "in place": """
+            def min_p(probs, share):
+                probs[probs < share * probs.max()] = 0
+                return probs / probs.sum()""",
     },
     "merge_pair": {
         "the first pair alone": """
@@ -164,16 +167,16 @@ WRONG = {
                             break
                 return [vocabulary[token] for token in tokens]""",
     },
-    "nats_per_letter": {
+    "nats_per_char": {
         "a mean of ratios": """
-            def nats_per_letter(losses, pieces):
+            def nats_per_char(losses, pieces):
                 return sum(l / len(p) for l, p in zip(losses, pieces)) / len(pieces)""",
-        "per piece": "def nats_per_letter(losses, pieces):\n    return sum(losses) / len(pieces)",
+        "per piece": "def nats_per_char(losses, pieces):\n    return sum(losses) / len(pieces)",
         "bytes": """
-            def nats_per_letter(losses, pieces):
+            def nats_per_char(losses, pieces):
                 return sum(losses) / sum(len(p.encode()) for p in pieces)""",
         "always two letters": """
-            def nats_per_letter(losses, pieces):
+            def nats_per_char(losses, pieces):
                 return sum(losses) / len(losses) / 2""",
     },
     "without_copies": {

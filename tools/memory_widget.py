@@ -28,7 +28,7 @@ def forecasts():
         for mode in MODES:
             table[mode] = []
             for batch in BATCHES:
-                settings = dict(mode=mode, optimizer="adamw", accumulate=True)
+                settings = dict(mode=mode, optimizer="adamw")
                 bill = memory_forecast(config_of(preset), batch, **settings)
                 table[mode].append([round(bill[part] / 1e6, 1) for part in PARTS])
         models.append(dict(name=name, mb=table))

@@ -78,15 +78,15 @@ def bpe_merges():
 
 def loss_per_letter():
     d = Drawing(
-        "Loss per letter",
-        "The two words But soft, guessed letter by letter and token by token. Eight letters are "
-        "eight guesses; the BPE tokens But, space so, f and t are four. Each loss is added up over "
-        "its guesses and divided by the eight letters.",
+        "Loss per character",
+        "The two words But soft, guessed character by character and token by token. Eight "
+        "characters are eight guesses; the BPE tokens But, space so, f and t are four. Each loss "
+        "is added up over its guesses and divided by the eight characters.",
         width=400,
         height=176,
     )
     cell, x0 = 28, 14
-    rows = (("letters", "But soft"), ("BPE", ("But", " so", "f", "t")))
+    rows = (("characters", "But soft"), ("BPE", ("But", " so", "f", "t")))
     for i, (name, tokens) in enumerate(rows):
         y, x = 34 + i * 74, x0
         d.text(x0, y - 10, f"{name}: {len(tokens)} guesses", "note", "start")
@@ -97,7 +97,7 @@ def loss_per_letter():
             d.box(x, y, wide, 36, word, kind=kind, corner=8, font="code")
             x += cell * len(token)
         d.text(x0 + 8 * cell + 10, y + 15, f"the sum of {len(tokens)}", "note", "start")
-        d.text(x0 + 8 * cell + 10, y + 31, "losses / 8 letters", "note", "start")
+        d.text(x0 + 8 * cell + 10, y + 31, "losses / 8 characters", "note", "start")
     d.text(x0, 164, "␣ is the space in front of so", "note", "start")
     return d
 

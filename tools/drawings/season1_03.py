@@ -11,22 +11,23 @@ def block_parameters():
         "values 3d², the projection d², the MLP up 4d² and down 4d². Together 12d²; everything "
         "else in a block is thin.",
         width=400,
-        height=268,
+        height=324,
     )
-    unit, top = 38, 50
-    d.text(14 + 2 * unit, 32, "attention", "name")
+    unit, top, below = 38, 46, 146
+    d.text(14, 32, "attention", "name", "start")
     d.box(14, top, 3 * unit, unit, "3d²", kind="module", corner=2)
-    d.text(14, top + unit + 18, "queries, keys, values", "note", "start")
-    d.box(142, top, unit, unit, "d²", kind="module", corner=2)
-    d.text(186, top + 23, "projection", "note", "start")
-    d.text(274, 134, "MLP", "name")
-    d.box(142, top + 94, 4 * unit, unit, "4d²", kind="warm", corner=2)
-    d.text(142 + 2 * unit, top + 94 + unit + 18, "up", "note")
-    d.box(330, top, unit, 4 * unit, "4d²", kind="warm", corner=2)
-    d.text(330 + unit / 2, top + 4 * unit + 18, "down", "note")
-    d.text(14, 206, "12d² in all", "title", "start")
-    d.text(14, 230, "biases and norms: 13d, too thin to draw", "note", "start")
-    d.text(14, 250, "side of the small square: d", "note", "start")
+    d.text(14 + 1.5 * unit, top + unit + 18, "queries, keys, values", "note")
+    d.box(200, top, unit, unit, "d²", kind="module", corner=2)
+    d.text(200 + unit / 2, top + unit + 18, "projection", "note")
+    d.text(14, 132, "MLP", "name", "start")
+    d.box(14, below, 4 * unit, unit, "4d²", kind="warm", corner=2)
+    d.text(14 + 2 * unit, below + unit + 18, "up", "note")
+    d.box(200, below, unit, 4 * unit, "4d²", kind="warm", corner=2)
+    d.text(200 + unit + 8, below + 2 * unit + 4, "down", "note", "start")
+    d.text(14, 240, "12d² in all", "title", "start")
+    d.text(14, 264, "biases and norms: 13d,", "note", "start")
+    d.text(14, 280, "too thin to draw", "note", "start")
+    d.text(14, 308, "side of the small square: d", "note", "start")
     return d
 
 
@@ -34,15 +35,15 @@ def six_flops():
     d = Drawing(
         "Six operations per weight and token",
         "One weight w and one token. Forward, the input is multiplied by w and added to the sum: "
-        "2 FLOPs. Backward, the error times w goes to the layer below, and the error times the "
-        "input is added to the gradient of w: 2 FLOPs each. Together 6.",
+        "2 FLOPs. Backward, the gradient g of the output, times w, goes to the layer below, and g "
+        "times the input is added to the gradient of w: 2 FLOPs each. Together 6.",
         width=400,
-        height=292,
+        height=312,
     )
     rows = (
         (52, "forward", "input × w", "add to the output", "module"),
-        (134, "backward", "error × w", "add to the error below", "warm"),
-        (216, "backward", "error × input", "add to the gradient of w", "good"),
+        (134, "backward", "g × w", "add to g of the input", "warm"),
+        (216, "backward", "g × input", "add to the gradient of w", "good"),
     )
     d.text(76, 34, "multiply", "name")
     d.text(246, 34, "add", "name")
@@ -52,6 +53,7 @@ def six_flops():
         right = d.box(164, y, 164, 58, "", total, kind)
         d.arrow(left.right, right.left)
         d.text(366, y + 34, "2", "title")
+    d.text(14, 298, "g: gradient of the output; below, of the input", "note", "start")
     return d
 
 

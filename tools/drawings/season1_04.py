@@ -57,7 +57,9 @@ def gradient_clipping():
         if end != kept:
             d.arrow((x0, y0), tip, kind="dashed")
             d.text(tip[0] - 12, tip[1] - 5, "(3, 4), length 5")
-        d.bow((x0, y0), (x0 + kept[0] * unit, y0 - kept[1] * unit), 0, weight=3)
+        x, y = x0 + kept[0] * unit, y0 - kept[1] * unit
+        d.bow((x0, y0), (x - 4, y + 6), 0, weight=3, head=False)
+        d.parts.append(f'<path class="head" d="M{x} {y} l-9 4 l7.2 5.4 z"/>')
         words = f"({kept[0]}, {kept[1]})"
         d.text(x0 + 50, y0 - 18, words, "code", "start")
         d.text(x0 + 48, 28, name, "name")
@@ -111,14 +113,15 @@ def kill_and_resume():
     d.box(110, 112, 63, 30, "", "11 to 17", "quiet")
     d.text(183, 131, "killed: 11 to 17 are lost", "note", "start")
     d.text(20, 184, "on the disk", "note", "start")
+    d.box(14, 190, 246, 44, kind="outside")
     for x, w, name in ((20, 72, "weights"), (98, 108, "optimizer state"), (212, 38, "10")):
-        d.box(x, 192, w, 36, "", name, "quiet")
-    d.arrow((106, 142), (106, 192))
+        d.box(x, 194, w, 36, "", name, "quiet")
+    d.arrow((106, 142), (106, 190))
     d.text(333, 184, "data and rate", "note")
     d.box(286, 192, 94, 36, "", "f(seed, step)", "outside")
     d.text(20, 292, "resumed", "name", "start")
     d.box(110, 272, 270, 30, "", "steps 11 to 40", "good")
-    d.arrow((152, 228), (152, 272))
+    d.arrow((152, 234), (152, 272))
     d.arrow((333, 228), (333, 272), kind="dashed")
     return d
 
