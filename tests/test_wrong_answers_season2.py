@@ -391,19 +391,39 @@ WRONG = {
                 return p""",
         "four, as everybody says": "def passes_worth(unique, share):\n    return 4",
     },
-    "taught_tokens": {
-        "the teacher reads for each student": """
-            def taught_tokens(flops, n, t, students):
-                return flops / (students * (6 * n + 2 * t))""",
-        "the teacher learns, too": """
-            def taught_tokens(flops, n, t, students):
-                return flops / (students * 6 * n + 6 * t)""",
-        "the students share a pass": """
-            def taught_tokens(flops, n, t, students):
-                return flops / (6 * n + 2 * t / students)""",
-        "the teacher is free": """
-            def taught_tokens(flops, n, t, students):
-                return flops / (students * 6 * n)""",
+    "fit_repeats": {
+        "that of the page": "def fit_repeats(runs, power):\n    return REPEATS",
+        "no floor": """
+            def fit_repeats(runs, power):
+                unique, read, loss = np.array(runs).T
+                best = math.inf, 0.0
+                for repeats in np.geomspace(1, 200, 400):
+                    gone = np.exp(-(read / unique - 1) / repeats)
+                    worth = unique * (1 + repeats * (1 - gone))
+                    x = worth**-power
+                    error = np.square((x @ loss) / (x @ x) * x - loss).sum()
+                    best = min(best, (error, repeats))
+                return best[1]""",
+        "too coarse": """
+            def fit_repeats(runs, power):
+                unique, read, loss = np.array(runs).T
+                best = math.inf, 0.0
+                for repeats in (1, 5, 10, 20, 50, 100):
+                    gone = np.exp(-(read / unique - 1) / repeats)
+                    x = (unique * (1 + repeats * (1 - gone))) ** -power
+                    error = np.square(np.polyval(np.polyfit(x, loss, 1), x) - loss).sum()
+                    best = min(best, (error, repeats))
+                return best[1]""",
+        "the first pass counted as a repeat": """
+            def fit_repeats(runs, power):
+                unique, read, loss = np.array(runs).T
+                best = math.inf, 0.0
+                for repeats in np.geomspace(1, 200, 400):
+                    gone = np.exp(-(read / unique) / repeats)
+                    x = (unique * (1 + repeats * (1 - gone))) ** -power
+                    error = np.square(np.polyval(np.polyfit(x, loss, 1), x) - loss).sum()
+                    best = min(best, (error, repeats))
+                return best[1]""",
     },
 }
 PAGES = {

@@ -6,7 +6,7 @@ from .style import Drawing
 def dollars_to_answers():
     d = Drawing(
         "From dollars to answers",
-        "Six boxes in a row that turns back once. Dollars become seconds on a card, seconds become "
+        "Six boxes in a row that turns back once. Dollars become seconds on a GPU, seconds become "
         "tokens, tokens become what is learned from them, that becomes a model, and the model "
         "gives answers. Each box names the ideas of the page that make it larger.",
         width=404,
