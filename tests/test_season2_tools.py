@@ -10,7 +10,7 @@ import pytest
 from gpub.core import GpubError, read_json
 from gpub.plans.ladder import known_source, ladder_rates
 from gpub.prep.practice import made_up_documents
-from tools import isoflop, mixing, planted_faults
+from tools import isoflop, llama_parts, mixing, planted_faults
 from tools.isoflop import SWEEP, Sweep, characters, measure_valleys, parameters, planned
 from tools.mixing import Experiment, ask_sums, measure_mixing, prepare_texts
 from tools.planted_faults import AddsToken, Rehearsal, continuations, rehearse_faults
@@ -269,3 +269,36 @@ def test_published_bits_and_scores_have_a_source_each(root):
         assert ("hellaswag" in row) != ("hellaswag_centered" in row)
     counted = filed["gpt2_tokens"]
     assert 4.5 < counted["bytes"] / counted["tokens"] < 4.8
+
+
+SHORT = llama_parts.Experiment(steps=3, seeds=(0, 1), judged=(1, 3), held_out=2_000)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    file = tmp_path_factory.mktemp("parts") / "llama_parts.json"
+    return file, llama_parts.measure_parts(file, SHORT)
+
+
+def test_the_parts_of_a_llama_are_trained_once_for_each_seed(parts):
+    file, receipt = parts
+    told = [(run["n"], run["seed"]) for run in receipt["runs"]]
+    assert told == [(n, seed) for seed in (0, 1) for n in range(5)]
+    assert all([*run["losses"]] == ["1", "3"] for run in receipt["runs"])
+    assert len({run["losses"]["3"] for run in receipt["runs"]}) == 10
+    assert receipt["characters"] == 3 * 16 * 128
+
+
+def test_parts_on_file_are_not_trained_again(parts, tmp_path, monkeypatch):
+    _, receipt = parts
+    file = tmp_path / "llama_parts.json"
+    file.write_text(json.dumps(receipt | dict(runs=receipt["runs"][:-1])))
+    again = llama_parts.measure_parts(file, SHORT)
+    assert [run["losses"] for run in again["runs"]] == [run["losses"] for run in receipt["runs"]]
+    monkeypatch.setattr(llama_parts, "train_one", None)  # not called again
+    assert llama_parts.measure_parts(file, SHORT) == again
+
+
+def test_no_window_of_a_long_run_is_read_twice():
+    texts = llama_parts.make_texts(SHORT)
+    assert len(llama_parts.windows(texts.train)) >= SHORT.steps * llama_parts.ROWS

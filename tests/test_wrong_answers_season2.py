@@ -50,7 +50,9 @@ WRONG = {
                     for name, log in logs.items()
                     if log[-1][0] >= step and not least <= log[-1][1] <= most
                 }""",
-        "B, by eye": "def which_stop(logs, limits):\n    return {'B': 256} if 'B' in logs else {}",
+        "B alone, by eye": """
+            def which_stop(logs, limits):
+                return {"B": 64} if "B" in logs else {}""",
     },
     "half_turn": {
         "the other way round": "def half_turn():\n    return (1, 3), [0, 4, 8]",
