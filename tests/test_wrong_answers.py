@@ -21,46 +21,122 @@ def shapes():
     return [(3,), (4, 1, 3), (3, 3), (2, 3)]
 """,
     ],
-    ("00_guess_the_next_letter", "follow"): [
-        # the pair the other way round
+    ("00_guess_the_next_letter", "surest"): [
+        # the share of all pairs, not of those of the character
         """
-def follow(text):
-    table = {}
-    for first, second in zip(text, text[1:]):
-        row = table.setdefault(second, {})
-        row[first] = row.get(first, 0) + 1
-    return table
+def surest(text, least):
+    pairs = Counter(zip(text, text[1:]))
+    first = Counter(text[:-1])
+    best = {}
+    for (a, b), n in pairs.items():
+        if first[a] >= least and n > best.get(a, ("", 0))[1]:
+            best[a] = (b, n)
+    rows = [(a, b, n / (len(text) - 1)) for a, (b, n) in best.items()]
+    return sorted(rows, key=lambda row: -row[2])
 """,
-        # each successor only once
+        # rare characters too
         """
-def follow(text):
-    return {a: {b: 1 for c, b in zip(text, text[1:]) if c == a} for a in set(text)}
+def surest(text, least):
+    rows = {}
+    for a, b in zip(text, text[1:]):
+        rows.setdefault(a, Counter())[b] += 1
+    best = [(a, *row.most_common(1)[0], row.total()) for a, row in rows.items()]
+    return sorted([(a, b, n / all) for a, b, n, all in best], key=lambda row: -row[2])
 """,
-        # the last character is followed by the first
+        # the last character counts, though nothing follows it
         """
-def follow(text):
-    table = {}
-    for i in range(len(text)):
-        row = table.setdefault(text[i - 1], {})
-        row[text[i]] = row.get(text[i], 0) + 1
-    return table
+def surest(text, least):
+    rows = {}
+    for a, b in zip(text, text[1:]):
+        rows.setdefault(a, Counter())[b] += 1
+    best = []
+    for a, row in rows.items():
+        if text.count(a) >= least:
+            b, n = row.most_common(1)[0]
+            best.append((a, b, n / text.count(a)))
+    return sorted(best, key=lambda row: -row[2])
+""",
+        # the least sure first
+        """
+def surest(text, least):
+    rows = {}
+    for a, b in zip(text, text[1:]):
+        rows.setdefault(a, Counter())[b] += 1
+    best = [(a, *row.most_common(1)[0], row.total()) for a, row in rows.items()]
+    found = [(a, b, n / all) for a, b, n, all in best if all >= least]
+    return sorted(found, key=lambda row: row[2])
 """,
     ],
-    ("00_guess_the_next_letter", "surprise"): [
-        # the product first
+    ("00_guess_the_next_letter", "counts_loss"): [
+        # the vocabulary of the seen text only
         """
-def surprise(probs):
-    return -math.log(max(math.prod(probs), 1e-300)) / len(probs)
+def counts_loss(seen, unseen, past, begin):
+    V = len(set(seen))
+    together = Counter(seen[i : i + past + 1] for i in range(len(seen) - past))
+    alone = Counter(seen[i : i + past] for i in range(len(seen) - past))
+    total = 0
+    for i in range(past, len(unseen)):
+        piece = unseen[i - past : i + 1]
+        p = (together[piece] + begin) / (alone[piece[:-1]] + begin * V)
+        total -= math.log(p)
+    return total / (len(unseen) - past)
 """,
-        # bits
+        # the pairs, whatever the past
         """
-def surprise(probs):
-    return sum(-math.log2(p) for p in probs) / len(probs)
+def counts_loss(seen, unseen, past, begin):
+    V = len(set(seen + unseen))
+    together = Counter(zip(seen, seen[1:]))
+    alone = Counter(seen[:-1])
+    total = 0
+    for pair in zip(unseen, unseen[1:]):
+        total -= math.log((together[pair] + begin) / (alone[pair[0]] + begin * V))
+    return total / (len(unseen) - 1)
 """,
-        # the logarithm of the mean
+        # rows that do not add up to 1
         """
-def surprise(probs):
-    return -math.log(sum(probs) / len(probs))
+def counts_loss(seen, unseen, past, begin):
+    V = len(set(seen + unseen))
+    together = Counter(seen[i : i + past + 1] for i in range(len(seen) - past))
+    alone = Counter(seen[i : i + past] for i in range(len(seen) - past))
+    total = 0
+    for i in range(past, len(unseen)):
+        piece = unseen[i - past : i + 1]
+        total -= math.log((together[piece] + begin) / (alone[piece[:-1]] + begin))
+    return total / (len(unseen) - past)
+""",
+        # every count begins at 1
+        """
+def counts_loss(seen, unseen, past, begin):
+    V = len(set(seen + unseen))
+    together = Counter(seen[i : i + past + 1] for i in range(len(seen) - past))
+    alone = Counter(seen[i : i + past] for i in range(len(seen) - past))
+    total = 0
+    for i in range(past, len(unseen)):
+        piece = unseen[i - past : i + 1]
+        total -= math.log((together[piece] + 1) / (alone[piece[:-1]] + V))
+    return total / (len(unseen) - past)
+""",
+    ],
+    ("00_guess_the_next_letter", "row_slopes"): [
+        # what is true minus what the model says
+        """
+def row_slopes(logits, shares):
+    return shares - logits.softmax(-1)
+""",
+        # logits are no probabilities
+        """
+def row_slopes(logits, shares):
+    return logits - shares
+""",
+        # only the entries that came
+        """
+def row_slopes(logits, shares):
+    return (logits.softmax(-1) - 1) * shares
+""",
+        # one number
+        """
+def row_slopes(logits, shares):
+    return (logits.softmax(-1) - shares).sum()
 """,
     ],
     ("00_guess_the_next_letter", "descend"): [
@@ -90,42 +166,73 @@ def descend(loss, start, rate, steps):
     ("01_first_transformer", "attend"): [
         # no mask
         """
-def attend(x_tc, W_query, W_key, W_value):
+def attend(x_tc, real_t, W_query, W_key, W_value):
     q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
-    return (q @ k.T / k.size(-1) ** 0.5).softmax(-1) @ v
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    return (q @ k.T / k.size(-1) ** 0.5).masked_fill(~real_t, -torch.inf).softmax(-1) @ v
 """,
         # not scaled
         """
-def attend(x_tc, W_query, W_key, W_value):
+def attend(x_tc, real_t, W_query, W_key, W_value):
     q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
     future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
-    return (q @ k.T).masked_fill(future, -torch.inf).softmax(-1) @ v
+    weights = (q @ k.T).masked_fill(future | ~real_t, -torch.inf).softmax(-1)
+    return weights.nan_to_num(0) @ v
 """,
         # scaled as for two numbers
         """
-def attend(x_tc, W_query, W_key, W_value):
+def attend(x_tc, real_t, W_query, W_key, W_value):
     q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
     future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
-    return (q @ k.T / 2**0.5).masked_fill(future, -torch.inf).softmax(-1) @ v
+    weights = (q @ k.T / 2**0.5).masked_fill(future | ~real_t, -torch.inf).softmax(-1)
+    return weights.nan_to_num(0) @ v
 """,
-        # keys ask and queries answer
+        # padding is looked at
         """
-def attend(x_tc, W_query, W_key, W_value):
-    q, k, v = x_tc @ W_key, x_tc @ W_query, x_tc @ W_value
+def attend(x_tc, real_t, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
     future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
     return (q @ k.T / k.size(-1) ** 0.5).masked_fill(future, -torch.inf).softmax(-1) @ v
 """,
-        # columns add up to 1 instead of rows
+        # padding has no values, but takes its share
         """
-def attend(x_tc, W_query, W_key, W_value):
+def attend(x_tc, real_t, W_query, W_key, W_value):
     q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
     future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
-    return (q @ k.T / k.size(-1) ** 0.5).masked_fill(future, -torch.inf).softmax(0) @ v
+    weights = (q @ k.T / k.size(-1) ** 0.5).masked_fill(future, -torch.inf).softmax(-1)
+    return (weights * real_t) @ v
+""",
+        # nan at the padding
+        """
+def attend(x_tc, real_t, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    weights = (q @ k.T / k.size(-1) ** 0.5).masked_fill(future | ~real_t, -torch.inf).softmax(-1)
+    return weights @ v
+""",
+        # padding asks nothing, but is still found
+        """
+def attend(x_tc, real_t, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    scores = (q @ k.T / k.size(-1) ** 0.5).masked_fill(future | ~real_t[:, None], -torch.inf)
+    return scores.softmax(-1).nan_to_num(0) @ v
+""",
+        # keys ask and queries answer
+        """
+def attend(x_tc, real_t, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    scores = k @ q.T / k.size(-1) ** 0.5
+    return scores.masked_fill(future | ~real_t, -torch.inf).softmax(-1).nan_to_num(0) @ v
 """,
         # only the weights
         """
-def attend(x_tc, W_query, W_key, W_value):
-    return attention_weights(x_tc @ W_query, x_tc @ W_key)
+def attend(x_tc, real_t, W_query, W_key, W_value):
+    q, k, v = x_tc @ W_query, x_tc @ W_key, x_tc @ W_value
+    future = torch.ones(len(x_tc), len(x_tc)).triu(1).bool()
+    weights = (q @ k.T / k.size(-1) ** 0.5).masked_fill(future | ~real_t, -torch.inf)
+    return weights.softmax(-1).nan_to_num(0)
 """,
     ],
     ("01_first_transformer", "repaired"): [
@@ -169,76 +276,71 @@ def repaired(q, k):
     return score.masked_fill(future, -torch.inf).softmax(-1)
 """,
     ],
-    ("01_first_transformer", "block_of"): [
-        # replaces instead of adding
+    ("01_first_transformer", "block_after"): [
+        # the norm before each part
         """
-def block_of(x_btc, norm1, attn, norm2, ffn):
-    return ffn(norm2(attn(norm1(x_btc))))
+def block_after(x_btc, norm1, attn, norm2, ffn):
+    x_btc = x_btc + attn(norm1(x_btc))
+    return x_btc + ffn(norm2(x_btc))
+""",
+        # the result is normed, not the sum
+        """
+def block_after(x_btc, norm1, attn, norm2, ffn):
+    x_btc = x_btc + norm1(attn(x_btc))
+    return x_btc + norm2(ffn(x_btc))
+""",
+        # nothing is added
+        """
+def block_after(x_btc, norm1, attn, norm2, ffn):
+    return norm2(ffn(norm1(attn(x_btc))))
 """,
         # both parts read the same stream
         """
-def block_of(x_btc, norm1, attn, norm2, ffn):
-    return x_btc + attn(norm1(x_btc)) + ffn(norm2(x_btc))
+def block_after(x_btc, norm1, attn, norm2, ffn):
+    return norm2(norm1(x_btc + attn(x_btc)) + ffn(x_btc))
 """,
-        # adds to what was normed
+        # the second sum is not normed
         """
-def block_of(x_btc, norm1, attn, norm2, ffn):
-    x_btc = norm1(x_btc) + attn(norm1(x_btc))
-    return norm2(x_btc) + ffn(norm2(x_btc))
-""",
-        # the norm after the sum, as in the first transformers
-        """
-def block_of(x_btc, norm1, attn, norm2, ffn):
+def block_after(x_btc, norm1, attn, norm2, ffn):
     x_btc = norm1(x_btc + attn(x_btc))
-    return norm2(x_btc + ffn(x_btc))
-""",
-        # the MLP first
-        """
-def block_of(x_btc, norm1, attn, norm2, ffn):
-    x_btc = x_btc + ffn(norm2(x_btc))
-    return x_btc + attn(norm1(x_btc))
-""",
-        # without the norms
-        """
-def block_of(x_btc, norm1, attn, norm2, ffn):
-    x_btc = x_btc + attn(x_btc)
-    return x_btc + ffn(x_btc)
+    return x_btc + ffn(norm2(x_btc))
 """,
     ],
-    ("01_first_transformer", "train_step"): [
-        # never forgets
+    ("01_first_transformer", "loss_by_position"): [
+        # a loss for each text
         """
-def train_step(model, optimizer, x_bt, y_bt):
+def loss_by_position(model, x_bt, y_bt):
+    logits = model(x_bt).transpose(1, 2)
+    return F.cross_entropy(logits, y_bt, reduction="none").mean(1)
+""",
+        # one number for all
+        """
+def loss_by_position(model, x_bt, y_bt):
+    return F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten())
+""",
+        # the mean loss at every position
+        """
+def loss_by_position(model, x_bt, y_bt):
     loss = F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten())
-    loss.backward()
-    optimizer.step()
-    return loss.item()
+    return loss.expand(y_bt.size(1))
 """,
-        # forgets before it steps
+        # positions and texts mixed up
         """
-def train_step(model, optimizer, x_bt, y_bt):
-    loss = F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten())
-    loss.backward()
-    optimizer.zero_grad()
-    optimizer.step()
-    return loss.item()
+def loss_by_position(model, x_bt, y_bt):
+    loss = F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten(), reduction="none")
+    return loss.view(y_bt.size(1), -1).mean(1)
 """,
-        # learns to repeat what it reads
+        # the sum over the texts
         """
-def train_step(model, optimizer, x_bt, y_bt):
-    loss = F.cross_entropy(model(x_bt).flatten(0, 1), x_bt.flatten())
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
+def loss_by_position(model, x_bt, y_bt):
+    logits = model(x_bt).transpose(1, 2)
+    return F.cross_entropy(logits, y_bt, reduction="none").sum(0)
 """,
-        # the loss after the step
+        # the answers are what was read
         """
-def train_step(model, optimizer, x_bt, y_bt):
-    F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten()).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return F.cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten()).item()
+def loss_by_position(model, x_bt, y_bt):
+    logits = model(x_bt).transpose(1, 2)
+    return F.cross_entropy(logits, x_bt, reduction="none").mean(0)
 """,
     ],
     ("01_first_transformer", "fifth_row"): [

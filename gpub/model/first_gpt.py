@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# %% ../../nbs/season1/01_first_transformer.ipynb #bf10cc91
+# %% ../../nbs/season1/01_first_transformer.ipynb #head-texts
 def attention_weights(
-    q_bhtd: torch.Tensor,  # queries
-    k_bhsd: torch.Tensor,  # keys
-) -> torch.Tensor:  # (b, h, t, s); every row adds up to 1
+    q_td: torch.Tensor,  # queries; other axes may stand in front
+    k_sd: torch.Tensor,  # keys
+) -> torch.Tensor:  # (t, s), with the axes in front; every row adds up to 1
     "Compute how much each position takes from itself and from every earlier one"
-    score_bhts = q_bhtd @ k_bhsd.mT / q_bhtd.size(-1) ** 0.5
-    future_ts = torch.ones(score_bhts.shape[-2:], device=q_bhtd.device).triu(1).bool()
-    return score_bhts.masked_fill(future_ts, -torch.inf).softmax(-1)
+    score_ts = q_td @ k_sd.mT / q_td.size(-1) ** 0.5
+    future_ts = torch.ones(score_ts.shape[-2:], device=q_td.device).triu(1).bool()
+    return score_ts.masked_fill(future_ts, -torch.inf).softmax(-1)
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #5837be9a
 class MultiHeadAttention(nn.Module):
@@ -32,11 +32,9 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, qkv_btc: torch.Tensor) -> tuple[torch.Tensor, ...]:
         "Cut into queries, keys and values, and each into heads: (b, h, t, d)"
-        by_head = []
-        for part_btc in qkv_btc.chunk(3, -1):
-            part_bthd = part_btc.unflatten(-1, (self.n_heads, -1))
-            by_head.append(part_bthd.transpose(1, 2))
-        return tuple(by_head)
+        parts = qkv_btc.chunk(3, -1)
+        parts_bthd = [part.unflatten(-1, (self.n_heads, -1)) for part in parts]
+        return tuple(part_bthd.transpose(1, 2) for part_bthd in parts_bthd)
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:
         "Collect for every position from itself and from before"

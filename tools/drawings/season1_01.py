@@ -47,14 +47,14 @@ def embedding_rows():
     listed = ((17, 3), (25, 2), (27, 1), (30, 0))  # as they lie in the table: id, token
     d.text(37, 30, "tokens", "note")
     d.text(96, 30, "ids", "note")
-    d.text(222, 30, "embedding table", "note")
+    d.text(212, 30, "embedding table", "note")
     d.text(346, 30, "x_tc", "code")
-    d.text(222, 50, "a row for each of 65 ids", "note")
+    d.text(212, 50, "a row for each of 65 ids", "note")
     tops = {}
     for place, (number, token) in enumerate(listed):
         y = 70 + 62 * place
-        d.matrix(190, y, [rows[token]], cell=36, high=4, decimals=0, down=(str(number),))
-        d.text(226, y + 54, "⋮", "name")
+        d.matrix(176, y, [rows[token]], cell=36, high=4, decimals=0, down=(str(number),))
+        d.text(212, y + 54, "⋮", "name")
         tops[token] = y + 18
     kinds = ("module", "warm", "good", "plum")  # a colour for each token
     for i, (token, number, kind) in enumerate(zip(TOKENS, ids, kinds, strict=True)):
@@ -62,8 +62,8 @@ def embedding_rows():
         d.box(18, y, 38, 34, token, kind=kind, corner=8, font="code")
         d.box(77, y, 38, 34, str(number), kind=kind, corner=8, font="number")
         d.bow((56, y + 17), (77, y + 17), 0, kind=kind, head=False)
-        d.bow((115, y + 17), (160, tops[i]), 0, kind=kind, weight=2)
-        d.bow((262, tops[i]), (304, y + 17), 0, kind=kind, weight=2)
+        d.bow((115, y + 17), (148, tops[i]), 0, kind=kind, weight=2)
+        d.text(300, y + 22, f"row {number}", "note", "end")
         d.matrix(308, y - 1, [rows[i]], cell=36, high=4, decimals=0)
     return d
 
@@ -199,9 +199,9 @@ def head_split():
 def multi_head():
     d = Drawing(
         "Multi-head attention",
-        "Multi-head attention with four heads. Each head makes queries, keys and values of 32 "
-        "numbers from the 128 of each position, and its own attention map; the four results are "
-        "put side by side again and mixed by a last linear layer.",
+        "Multi-head attention with four heads, read from the top down. Each head makes queries, "
+        "keys and values of 32 numbers from the 128 of each position, and its own attention map; "
+        "the four results are put side by side again and mixed by a last linear layer.",
         width=400,
         height=430,
     )
@@ -213,97 +213,98 @@ def multi_head():
         ((1,), (0.1, 0.9), (0.05, 0.15, 0.8), (0.05, 0.05, 0.1, 0.8)),
     )
     notes = ("one back", "average", "the first", "itself")
-    d.text(x - 12, 391, "every position", "note", "end")
-    entry = d.box(x, 366, w, 40, "128 numbers", kind="thing")
-    qkv = d.box(x, 296, w, 40, "queries, keys, values", kind="module")
-    d.text(x - 8, 312, "small matrices,", "note", "end")
-    d.text(x - 8, 328, "three a head", "note", "end")
-    d.arrow(entry.top, qkv.bottom)
-    proj = d.box(x, 84, w, 40, "proj: mixes the heads", kind="module")
-    d.text(x - 8, 108, "one linear layer", "note", "end")
-    out = d.box(x, 20, w, 40, "128 numbers", kind="good")
-    d.arrow(proj.top, out.bottom)
-    d.text(x - 12, 198, "four heads,", "note", "end")
-    d.text(x - 12, 214, "32 numbers", "note", "end")
-    d.text(x - 12, 230, "each", "note", "end")
+    d.text(x - 12, 49, "every position", "note", "end")
+    entry = d.box(x, 24, w, 40, "128 numbers", kind="thing")
+    qkv = d.box(x, 94, w, 40, "queries, keys, values", kind="module")
+    d.text(x - 8, 110, "small matrices,", "note", "end")
+    d.text(x - 8, 126, "three a head", "note", "end")
+    d.arrow(entry.bottom, qkv.top)
+    proj = d.box(x, 306, w, 40, "proj: mixes the heads", kind="module")
+    d.text(x - 8, 330, "one linear layer", "note", "end")
+    out = d.box(x, 370, w, 40, "128 numbers", kind="good")
+    d.arrow(proj.bottom, out.top)
+    d.text(x - 12, 202, "four heads,", "note", "end")
+    d.text(x - 12, 218, "32 numbers", "note", "end")
+    d.text(x - 12, 234, "each", "note", "end")
     for i, (rows, note) in enumerate(zip(patterns, notes, strict=True)):
         left = x + 5 + i * 70
         square = [[*row, *[0] * (4 - len(row))] for row in rows]
-        d.matrix(left, 176, square, cell=15, decimals=None)
-        d.text(left + 30, 164, f"head {i + 1}", "name")
-        d.text(left + 30, 254, note, "note")
-        d.arrow((left + 30, 296), (left + 30, 262))
-        d.arrow((left + 30, 150), (left + 30, 124))
+        d.matrix(left, 184, square, cell=15, decimals=None)
+        d.text(left + 30, 174, f"head {i + 1}", "name")
+        d.text(left + 30, 262, note, "note")
+        d.arrow((left + 30, 134), (left + 30, 160))
+        d.arrow((left + 30, 272), (left + 30, 306))
     return d
 
 
 def block():
     d = Drawing(
         "The transformer block",
-        "A transformer block, read from the bottom up. The residual stream runs straight through. "
+        "A transformer block, read from the top down. The residual stream runs straight through. "
         "Attention reads it through a LayerNorm and adds its result; then the MLP reads the new "
         "sum through another LayerNorm and adds its own.",
         width=400,
         height=470,
     )
     x, side, w = 64, 112, 206
-    d.text(x, 456, "residual stream in", "note")
-    d.text(x, 24, "residual stream out", "note")
-    for foot, name, note, kind in (
-        (424, "Multi-head attention", "collects from earlier positions", "module"),
-        (222, "MLP with GELU", "works on each position alone", "warm"),
+    d.text(x, 22, "residual stream in", "note")
+    d.text(x, 456, "residual stream out", "note")
+    start = 30
+    for top, name, note, kind in (
+        (46, "Multi-head attention", "collects from earlier positions", "module"),
+        (248, "MLP with GELU", "works on each position alone", "warm"),
     ):
-        norm = d.box(side, foot - 52, w, 36, "LayerNorm", kind="thing")
-        part = d.box(side, foot - 136, w, 52, name, note, kind=kind)
-        plus = d.sum(x, foot - 166)
-        start = 440 if foot == 424 else 247  # the stream's foot, or the sum below
-        d.arrow((x, start), (x, plus.bottom[1]))
-        d.arrow((x, foot), (norm.middle[0], foot), norm.bottom)
-        d.arrow(norm.top, part.bottom)
-        d.arrow(part.top, (part.middle[0], plus.middle[1]), plus.right)
-        d.text(side + w + 10, part.middle[1] + 4, "its result", "note", "start")
-        d.text(side + w + 10, part.middle[1] + 20, "is added", "note", "start")
-    d.arrow((x, 45), (x, 32))
+        norm = d.box(side, top + 16, w, 36, "LayerNorm", kind="thing")
+        part = d.box(side, top + 84, w, 52, name, note, kind=kind)
+        plus = d.sum(x, top + 166)
+        d.arrow((x, start), (x, plus.top[1]))
+        d.arrow((x, top), (norm.middle[0], top), norm.top)
+        d.arrow(norm.bottom, part.top)
+        d.arrow(part.bottom, (part.middle[0], plus.middle[1]), plus.right)
+        d.text(side + w + 10, part.middle[1] - 4, "its result", "note", "start")
+        d.text(side + w + 10, part.middle[1] + 12, "is added", "note", "start")
+        start = plus.bottom[1]
+    d.arrow((x, start), (x, 438))
     return d
 
 
 def gpt():
     d = Drawing(
         "GPT as a whole",
-        "The whole GPT, read from the bottom up: token ids pick token embeddings, position "
+        "The whole GPT, read from the top down: token ids pick token embeddings, position "
         "embeddings are added, two blocks and a last LayerNorm refine the sum, and the output "
         "layer turns each position into 65 logits, one for each possible next character.",
         width=400,
         height=560,
     )
     x, w = 116, 202
-    tokens = d.tokens(x, 502, TOKENS, 46, 34, 6)
-    d.text(x - 12, 524, "tokens", "note", "end")
-    embedding = d.box(x, 424, w, 44, "Token embedding", "65 × 128", kind="module")
-    d.arrow((x + w / 2, 502), embedding.bottom)
-    plus = d.sum(x + w / 2, 392)
-    d.arrow(embedding.top, plus.bottom)
-    position = d.box(284, 368, 94, 44, "Positions", "256 × 128", kind="module")
+    tokens = d.tokens(x, 24, TOKENS, 46, 34, 6)
+    d.text(x - 12, 45, "tokens", "note", "end")
+    embedding = d.box(x, 92, w, 44, "Token embedding", "65 × 128", kind="module")
+    d.arrow((x + w / 2, 58), embedding.top)
+    plus = d.sum(x + w / 2, 168)
+    d.arrow(embedding.bottom, plus.top)
+    position = d.box(284, 146, 94, 44, "Positions", "256 × 128", kind="module")
     d.arrow(position.left, plus.right)
-    first = d.box(x, 302, w, 54, "Block 1", "attention, then MLP", kind="warm")
-    second = d.box(x, 224, w, 54, "Block 2", "attention, then MLP", kind="warm")
-    norm = d.box(x, 162, w, 38, "LayerNorm", kind="thing")
-    head = d.box(x, 94, w, 44, "Output layer", "128 × 65, tied", kind="module")
-    d.arrow(plus.top, first.bottom)
-    d.arrow(first.top, second.bottom)
-    d.arrow(second.top, norm.bottom)
-    d.arrow(norm.top, head.bottom)
-    d.arrow(head.right, (390, 116), (390, 446), embedding.right, kind="dashed")
-    d.text(353, 246, "same", "note")
-    d.text(353, 262, "weights", "note")
+    first = d.box(x, 204, w, 54, "Block 1", "attention, then MLP", kind="warm")
+    second = d.box(x, 282, w, 54, "Block 2", "attention, then MLP", kind="warm")
+    norm = d.box(x, 360, w, 38, "LayerNorm", kind="thing")
+    head = d.box(x, 422, w, 44, "Output layer", "128 × 65, tied", kind="module")
+    d.arrow(plus.bottom, first.top)
+    d.arrow(first.bottom, second.top)
+    d.arrow(second.bottom, norm.top)
+    d.arrow(norm.bottom, head.top)
+    d.arrow(embedding.right, (390, 114), (390, 444), head.right, kind="dashed")
+    d.text(353, 302, "same", "note")
+    d.text(353, 318, "weights", "note")
     for token in tokens:
-        d.box(token.x, 30, 46, 34, "65", kind="good", corner=8, font="number")
-    d.arrow(head.top, (x + w / 2, 64))
-    d.text(x - 12, 44, "65 logits at", "note", "end")
-    d.text(x - 12, 60, "each position", "note", "end")
-    d.text(x - 12, 332, "residual stream,", "note", "end")
-    d.text(x - 12, 348, "128 numbers for", "note", "end")
-    d.text(x - 12, 364, "each position", "note", "end")
+        d.box(token.x, 496, 46, 34, "65", kind="good", corner=8, font="number")
+    d.arrow(head.bottom, (x + w / 2, 496))
+    d.text(x - 12, 508, "65 logits at", "note", "end")
+    d.text(x - 12, 524, "each position", "note", "end")
+    d.text(x - 12, 222, "residual stream,", "note", "end")
+    d.text(x - 12, 238, "128 numbers for", "note", "end")
+    d.text(x - 12, 254, "each position", "note", "end")
     return d
 
 
