@@ -15,9 +15,19 @@ from test_demo import TOY, contrasts
 
 from gpub.chat.sums import ask_sum, digits_of, draw_pairs, read_answer, sum_messages, sums_notice
 from gpub.chat.talk import Talk, TalkConfig
-from gpub.chat.template import CHAR_MARKS, chat_facts, chat_marks
+from gpub.chat.template import (
+    CHAR_MARKS,
+    TAG_MARKS,
+    chat_facts,
+    chat_marks,
+    encode_answer,
+    encode_chat,
+    read_messages,
+)
 from gpub.core import GpubError, read_json
+from gpub.data.bpe import SPECIALS, BPETokenizer
 from gpub.data.char import CharTokenizer
+from gpub.data.plays import plays
 from gpub.model.architectures import architecture_of
 from gpub.model.gpt import GPT
 from gpub.plans.phase_inputs import old_text
@@ -29,29 +39,31 @@ from gpub.share.demo import write_page
 
 (rounded,) = defined_here(Path(__file__).parents[1] / "nbs/lib/share/demo.ipynb", "rounded")
 TOK = CharTokenizer(sorted({*"0123456789+abc é🙂</script>", *CHAR_MARKS.values()}))
+PAIRS = BPETokenizer.train([plays(20_000, seed=0)], 300)
+TAGGED = BPETokenizer.train([plays(20_000, seed=0)], 300, specials=(*SPECIALS, *TAG_MARKS))
 LONGEST = 64  # as the page has it
 
 
-def make_talker(folder, seed=0, end_bias=0.0, source="chats.jsonl"):
+def make_talker(folder, seed=0, end_bias=0.0, source="chats.jsonl", tok=TOK):
     "A run folder of a model that talks nonsense; a bias towards the end makes its answers short"
     torch.manual_seed(seed)
-    cfg = TOY.__class__(**TOY.to_dict() | dict(vocab_size=TOK.vocab_size, tied=False))
+    cfg = TOY.__class__(**TOY.to_dict() | dict(vocab_size=tok.vocab_size, tied=False))
     model = GPT(cfg).eval()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.12)
-        model.norm.bias.add_(end_bias * model.head.weight[chat_marks(TOK).end].sign())
+        model.norm.bias.add_(end_bias * model.head.weight[chat_marks(tok).end].sign())
     folder.mkdir(parents=True)
-    TOK.save(folder)
+    tok.save(folder)
     config = dict(
         format=3,
         preset="grpo",
         architecture=architecture_of(cfg).name,
         model=cfg.to_dict(),
-        data=dict(source=source, tokenizer=TOK.fingerprint),
+        data=dict(source=source, tokenizer=tok.fingerprint),
         prompt="12+3",
         unit="nats/token",
-        chat=chat_facts(TOK),
+        chat=chat_facts(tok),
     )
     (folder / "config.json").write_text(json.dumps(config))
     save_checkpoint(folder, 7, model.state_dict(), {}, dict(val_loss=2.5))
@@ -83,12 +95,14 @@ QUESTIONS = ["12+3", "a é🙂 </script>", "0+0", "abcabc", "7"]
 
 
 @pytest.mark.parametrize(
-    "end_bias", (0.0, pytest.param(0.08, marks=pytest.mark.full)), ids=("long", "short")
+    ("end_bias", "tok"),
+    ((0.0, TOK), (0.0, PAIRS), pytest.param(0.08, TOK, marks=pytest.mark.full)),
+    ids=("long", "pairs", "short"),
 )
-def test_a_conversation_equals_talk(browser, tmp_path, end_bias):
+def test_a_conversation_equals_talk(browser, tmp_path, end_bias, tok):
     "Five turns, more than the window holds, each token the favourite of the page's very weights"
-    model = rounded(make_talker(tmp_path / "run", end_bias=end_bias))
-    talk = Talk(model, TOK, TalkConfig(longest=LONGEST, temperature=0))
+    model = rounded(make_talker(tmp_path / "run", end_bias=end_bias, tok=tok))
+    talk = Talk(model, tok, TalkConfig(longest=LONGEST, temperature=0))
     opened(browser, write_page(tmp_path / "run", tmp_path / "page.html"))
     for question in QUESTIONS:
         want = "".join(talk.ask(question))
@@ -100,6 +114,23 @@ def test_a_conversation_equals_talk(browser, tmp_path, end_bias):
         ids = talk.fitted(asked).tolist()
         shown = [dict(role=m.role, content=m.content) for m in asked]
         assert browser.run(f"fitted({json.dumps(shown)})") == ids
+
+
+def test_tags_are_marks_among_byte_pairs(browser, tmp_path):
+    "In an answer a tag is its token; in a question it is letters; the calculator's result is pairs"
+    make_talker(tmp_path / "run", tok=TAGGED)
+    opened(browser, write_page(tmp_path / "run", tmp_path / "page.html"))
+    turns = [
+        dict(role="user", content="what is <call>2*3</call>, é🙂?"),
+        dict(role="assistant", content="<think>well</think><call>2*3</call><result>6</result>six"),
+        dict(role="user", content="<|assistant|> again"),
+    ]
+    ids = encode_chat(TAGGED, read_messages(turns), add_generation_prompt=True).ids
+    assert browser.run(f"encodeTurns({json.dumps(turns)}, true)") == ids.tolist()
+    call = encode_answer(TAGGED, "<call>475*168</call>").ids.tolist()
+    reply = encode_answer(TAGGED, "<result>79800</result>").ids.tolist()
+    assert browser.run(f"replyIds({call})") == reply
+    assert browser.run(f"textOf({[*call, *reply]})") == "<call>475*168</call><result>79800</result>"
 
 
 def test_an_answer_ends_with_its_mark_and_is_told(browser, tmp_path):

@@ -1,17 +1,17 @@
 // ---------------------------------------------------------------- the text
 
 let ids = []; // the text
-let odds = []; // for each of its characters the probabilities it was chosen from
+let odds = []; // for each of its tokens the probabilities it was chosen from
 let base = 0; // the window starts at ids[base]
 let cached = 0; // and the cache holds so many of its positions
 
-// Logits for what follows the text; fills in the probabilities of a prompt's characters.
+// Logits for what follows the text; fills in the probabilities of a prompt's tokens.
 function nextLogits() {
   const isPrompt = cached === 0;
   const start = Math.max(0, ids.length - context_length);
   if (start > base) {
     base = start;
-    cached = 0; // the window moved, so every character has another position: read it again
+    cached = 0; // the window moved, so every token has another position: read it again
   }
   const logits = forward(ids.slice(base + cached), cached, isPrompt);
   if (isPrompt) {
@@ -27,15 +27,18 @@ function nextLogits() {
 
 const FIELDS = ["prompt", "temperature", "top_k", "seed", "n"];
 const RIVALS = 8; // lines in the list of what else could have stood there
-let mark = -1; // the marked character
+let mark = -1; // the marked token
 let writing = null; // { stop } while a text is written
+let spell = newSpeller(); // of the text
 
 function visible(char) {
-  return { "\n": "⏎", " ": "␣", "\t": "⇥" }[char] || char;
+  const sign = { "\n": "⏎", " ": "␣", "\t": "⇥" }[char] || char;
+  const isSeen = !/^[\p{Cc}\p{Cf}\p{Z}]$/u.test(sign);
+  return isSeen ? sign : `⟨U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
-function quoted(char) {
-  return `‘${visible(char)}’`;
+function quoted(id) {
+  return `‘${nameOf(id)}’`;
 }
 
 function percent(p) {
@@ -51,16 +54,24 @@ function element(tag, text, className) {
   return Object.assign(document.createElement(tag), { textContent: text, className });
 }
 
-// The indices of an array, those of the largest values first.
-function largestFirst(array) {
-  return [...array.keys()].sort((a, b) => array[b] - array[a]);
+// The indices of the largest values of an array, the largest first.
+function largest(array, count) {
+  const best = [];
+  array.forEach((value, i) => {
+    if (best.length < count || value > array[best.at(-1)]) {
+      const place = best.findIndex((other) => array[other] < value);
+      best.splice(place < 0 ? best.length : place, 0, i);
+      best.length = Math.min(best.length, count);
+    }
+  });
+  return best;
 }
 
 // Draws all that depends on the mark, the layer or the head.
 function draw() {
   const layer = Number($("layer").value);
   const head = Number($("head").value);
-  const reader = mark - 1 - base; // the position that had to predict the marked character
+  const reader = mark - 1 - base; // the position that had to predict the marked token
   const isInWindow = reader >= 0 && reader < cached;
   const looks = isInWindow ? attention(layer, head, reader) : null;
   shadeText(looks);
@@ -70,7 +81,7 @@ function draw() {
   drawLayers(reader);
 }
 
-// The colour's name and depth (0 to 1) behind a character of the text.
+// The colour's name and depth (0 to 1) behind a token of the text.
 function shadeOf(i, looks) {
   const how = $("shade").value;
   if (how === "surprise" && odds[i]) {
@@ -101,13 +112,12 @@ function drawRivals() {
     $("list").replaceChildren();
     return;
   }
-  const order = largestFirst(probabilities);
-  const rank = order.indexOf(ids[mark]);
-  const shown = order.slice(0, RIVALS);
-  if (rank >= RIVALS) {
+  const shown = largest(probabilities, RIVALS);
+  if (!shown.includes(ids[mark])) {
     shown[RIVALS - 1] = ids[mark];
   }
-  const choice = `${quoted(chars[ids[mark]])} was choice ${rank + 1} of ${vocab_size}`;
+  const better = probabilities.filter((p) => p > probabilities[ids[mark]]).length;
+  const choice = `${quoted(ids[mark])} was choice ${better + 1} of ${vocab_size}`;
   $("chosen").textContent = title + choice;
   $("list").replaceChildren(...shown.flatMap((id) => rivalLine(id, probabilities[id])));
 }
@@ -117,7 +127,7 @@ function rivalLine(id, probability) {
   const bar = element("i", "", className);
   bar.style.width = 100 * probability + "%";
   return [
-    element("span", visible(chars[id]), className),
+    element("span", nameOf(id), className),
     bar,
     element("b", percent(probability), className),
   ];
@@ -125,16 +135,15 @@ function rivalLine(id, probability) {
 
 function describeAttention(looks, reader) {
   if (!looks) {
-    $("looks").textContent = "Nothing in the window led to the marked character.";
+    $("looks").textContent = `Nothing in the window led to the marked ${TOKEN}.`;
     return;
   }
-  const nameOf = (i) => quoted(chars[ids[i]]);
-  const strongest = largestFirst(looks).slice(0, 4);
+  const strongest = largest(looks, 4);
   const places = strongest.map((s) => {
     const distance = reader === s ? "itself" : `${reader - s} back`;
-    return `${nameOf(base + s)} ${distance} ${percent(looks[s])}`;
+    return `${quoted(ids[base + s])} ${distance} ${percent(looks[s])}`;
   });
-  const who = `${nameOf(mark - 1)}, about to write ${nameOf(mark)}`;
+  const who = `${quoted(ids[mark - 1])}, about to write ${quoted(ids[mark])}`;
   $("looks").textContent = `${who}, looks at: ${places.join(", ")}`;
 }
 
@@ -165,19 +174,19 @@ function drawMap(layer, head, markedRow) {
 }
 
 // What is wrong with the form, in a sentence; nothing when all is well.
-function complaint(given) {
-  if (given.length === 0) {
+function complaint(prompt) {
+  if (prompt === "") {
     return "The prompt is empty: give at least one character.";
   }
-  const strange = [...new Set(given.filter((char) => !idOf.has(char)))];
+  const isStrange = (char) => encode(char).includes(undefined);
+  const strange = [...new Set(Array.from(prompt).filter(isStrange))];
   if (strange.length > 0) {
     const unknown = strange.map((char) => `‘${char}’`).join(", ");
     return `The model has never seen ${unknown}. It knows: ${chars.map(visible).join("")}`;
   }
-  const names = { seed: "Seed", n: "Characters" };
-  for (const [field, name] of Object.entries(names)) {
-    const input = $(field);
+  for (const input of [$("seed"), $("n")]) {
     if (!input.checkValidity() || input.value === "") {
+      const name = input.labels[0].textContent.trim();
       return `${name} must be a whole number from ${input.min} to ${input.max}.`;
     }
   }
@@ -189,17 +198,27 @@ function numberIn(field) {
 }
 
 function startText(given) {
-  ids = given.map((char) => idOf.get(char));
+  ids = given;
   odds = [];
   base = 0;
   cached = 0;
-  $("out").replaceChildren(...given.map((char) => element("span", char, "given")));
+  spell = newSpeller();
+  $("out").replaceChildren(...given.map((id) => tokenSpan(id, "given")));
 }
 
 function append(id, logits) {
   odds[ids.length] = softmaxInPlace(logits);
   ids.push(id);
-  $("out").append(element("span", chars[id], ""));
+  $("out").append(tokenSpan(id, ""));
+}
+
+// The next token of the text; its bytes where no character ends with it.
+function tokenSpan(id, className) {
+  const span = element("span", spell(id), className);
+  if (span.textContent === "") {
+    span.dataset.bytes = bytesInHex(id);
+  }
+  return span;
 }
 
 function markLast() {
@@ -207,15 +226,14 @@ function markLast() {
   draw();
 }
 
-// Lets the browser draw and hear clicks before the next character.
+// Lets the browser draw and hear clicks before the next token.
 function letPageBreathe() {
   return new Promise((done) => setTimeout(done));
 }
 
 async function write() {
   const prompt = $("prompt").value;
-  const given = Array.from(prompt);
-  const wrong = complaint(given);
+  const wrong = complaint(prompt);
   if (wrong) {
     setStatus(wrong, true);
     return;
@@ -223,7 +241,7 @@ async function write() {
   const [temperature, top_k, seed, n] = FIELDS.slice(1).map(numberIn);
   const settings = JSON.stringify({ prompt, temperature, top_k, seed, n });
   history.replaceState(null, "", "#" + encodeURIComponent(settings)); // a link to this text
-  startText(given);
+  startText(encode(prompt));
   forgetTrials();
   const me = { stop: false };
   writing = me;
@@ -244,7 +262,7 @@ async function write() {
       markLast();
       drawn = performance.now();
     }
-    setStatus(`${written} characters…`);
+    setStatus(`${written} ${TOKEN}s…`);
     await letPageBreathe();
     rested = performance.now();
   }
@@ -253,8 +271,8 @@ async function write() {
   $("go").textContent = "Write";
   sayLoss();
   markLast();
-  const slow = `; beyond ${context_length} characters the whole window is read again for each`;
-  setStatus(`${written} characters, ${speed} a second` + (base ? slow : ""));
+  const slow = `; beyond ${context_length} ${TOKEN}s the whole window is read again for each`;
+  setStatus(`${written} ${TOKEN}s, ${speed} a second` + (base ? slow : ""));
 }
 
 function labelSliders() {
@@ -342,6 +360,8 @@ function start() {
   $("about").textContent = MODEL.about;
   $("prompt").value = MODEL.prompt;
   $("top_k").max = vocab_size;
+  // the chances of every token of the text are kept, up to 120 MB of them
+  $("n").max = Math.min($("n").max, Math.floor(3e7 / vocab_size));
   $("top_k").value = vocab_size;
   fillSelect("layer", n_layers);
   fillSelect("head", n_heads);

@@ -18,10 +18,10 @@ function guessesInside(position) {
 function drawLayers(reader) {
   if (reader < 0 || reader >= cached) {
     $("layers").replaceChildren();
-    $("way").textContent = "Nothing in the window led to the marked character.";
+    $("way").textContent = `Nothing in the window led to the marked ${TOKEN}.`;
     return;
   }
-  $("way").textContent = `On the way from ${quoted(chars[ids[mark - 1]])} to the next character:`;
+  $("way").textContent = `On the way from ${quoted(ids[mark - 1])} to the next ${TOKEN}:`;
   $("layers").replaceChildren(...guessesInside(reader).map(([name, p]) => layerRow(name, p)));
 }
 
@@ -29,9 +29,9 @@ function drawLayers(reader) {
 function layerRow(name, probabilities) {
   const row = element("tr", "", "");
   row.append(Object.assign(element("th", `after ${name}`, ""), { scope: "row" }));
-  for (const id of largestFirst(probabilities).slice(0, 3)) {
+  for (const id of largest(probabilities, 3)) {
     const cell = element("td", "", id === ids[mark] ? "won" : "");
-    cell.append(element("b", visible(chars[id]), ""), ` ${percent(probabilities[id])}`);
+    cell.append(element("b", nameOf(id), ""), ` ${percent(probabilities[id])}`);
     row.append(cell);
   }
   row.append(element("td", percent(probabilities[ids[mark]]), "won"));
@@ -40,8 +40,7 @@ function layerRow(name, probabilities) {
 
 // ---------------------------------------------------------------- heads, on and off
 
-// Reads the window again with the heads as they are now; the mean surprise at its characters, in
-// nats.
+// Reads the window again with the heads as they are now; the mean surprise at its tokens, in nats.
 function readAgain() {
   const logits = forward(ids.slice(base, base + cached), 0, true);
   let sum = 0;
@@ -70,7 +69,7 @@ function setHeadsOff(heads) {
 function sayLoss() {
   const all = lossWithout([]);
   const now = readAgain(); // last: cache and chances are those of the heads as they are
-  const measured = `${all.toFixed(3)} nats a character over the ${cached} in the window`;
+  const measured = `${all.toFixed(3)} nats a ${TOKEN} over the ${cached} in the window`;
   const off = headsOff.size;
   const them = off === 1 ? "the one that is off" : `the ${off} that are off`;
   const without = `${now.toFixed(3)} without ${them}`;

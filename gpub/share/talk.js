@@ -9,18 +9,26 @@ let turns = []; // { role, content }: what is remembered, user and assistant in 
 let read = []; // the ids that the newest answer was given to, with the answer
 let answering = null; // { stop } while an answer is written
 
-// What a token stands for in an answer.
-function textOf(id) {
-  return tagOf.get(id) ?? chars[id];
+// What tokens of an answer stand for, with its tags.
+function textOf(ids) {
+  let text = "";
+  let plain = [];
+  for (const id of ids) {
+    if (tagOf.has(id)) {
+      text += decode(plain) + tagOf.get(id);
+      plain = [];
+    } else {
+      plain.push(id);
+    }
+  }
+  return text + decode(plain);
 }
 
 // The ids of what somebody says. Tags are marks in what the assistant says, and letters elsewhere.
 function encodeText(role, content) {
   const isTagged = role === "assistant" && tagOf.size > 0;
   const pieces = isTagged ? content.split(/(<\/?(?:think|call|result)>)/) : [content];
-  return pieces.flatMap((piece) =>
-    isTagged && piece in tags ? [tags[piece]] : Array.from(piece, (char) => idOf.get(char)),
-  );
+  return pieces.flatMap((piece) => (isTagged && piece in tags ? [tags[piece]] : encode(piece)));
 }
 
 // The result of the call with which an answer ends, with its tags; nothing where it ends with none.
@@ -30,10 +38,9 @@ function replyIds(ids) {
   }
   const begin = ids.lastIndexOf(tags["<call>"]);
   const isComputed = begin >= 0 && ids.filter((id) => id === ids.at(-1)).length <= calls;
-  const call = ids.slice(begin + 1, -1).map(textOf).join("");
+  const call = textOf(ids.slice(begin + 1, -1));
   const result = isComputed ? calculate(call) : "?";
-  const written = Array.from(result, (char) => idOf.get(char));
-  return [tags["<result>"], ...written, tags["</result>"]];
+  return [tags["<result>"], ...encode(result), tags["</result>"]];
 }
 
 // The ids of a conversation: a mark before each turn, and the end after each of the assistant's.
@@ -68,7 +75,7 @@ function fitted(turns) {
 
 // ---------------------------------------------------------------- the page
 
-// The name of a mark; undefined for a character.
+// The name of a mark; undefined for another token.
 function markName(id) {
   return roleOf.get(id) ?? tagOf.get(id)?.slice(1, -1);
 }
@@ -78,7 +85,8 @@ function complaint(question) {
   if (question === "") {
     return "The question is empty: type at least one character.";
   }
-  const strange = Array.from(question).filter((c) => !idOf.has(c) || markName(idOf.get(c)));
+  const isStrange = (id) => id === undefined || markName(id) !== undefined;
+  const strange = Array.from(question).filter((char) => encode(char).some(isStrange));
   if (strange.length > 0) {
     const unknown = [...new Set(strange)].map((char) => `‘${char}’`).join(", ");
     const known = chars.filter((_, id) => !markName(id)).join("").replace("\n", "⏎");
@@ -92,18 +100,23 @@ function complaint(question) {
 
 // The tokens that the model read and wrote, marks by name.
 function drawTokens() {
+  const spell = newSpeller();
   const pieces = read.map((id) => {
     const name = markName(id);
-    const text = name ?? chars[id].replace("\n", "⏎");
-    return Object.assign(document.createElement("span"), {
+    const text = name ?? spell(id).replaceAll("\n", "⏎");
+    const span = Object.assign(document.createElement("span"), {
       textContent: text,
       className: name ? "mark" : "",
     });
+    if (text === "") {
+      span.dataset.bytes = bytesInHex(id);
+    }
+    return span;
   });
   $("tokens").replaceChildren(...pieces);
 }
 
-// Lets the browser draw and hear clicks before the next character.
+// Lets the browser draw and hear clicks before the next token.
 function letPageBreathe() {
   return new Promise((done) => setTimeout(done));
 }
@@ -130,14 +143,14 @@ async function answer(ids, into, me) {
     }
     written.push(id);
     reply.push(...replyIds(written));
-    text += textOf(id);
+    text = textOf(written);
     showAnswer(into, text);
     await letPageBreathe();
     if (n < most - 1) {
       logits = forward([id], read.length - 1, false);
     }
   }
-  return { text, why: me.stop ? "stopped" : `cut off after ${most} characters` };
+  return { text, why: me.stop ? "stopped" : `cut off after ${most} ${TOKEN}s` };
 }
 
 async function ask() {
@@ -152,7 +165,7 @@ async function ask() {
   const asked = [...turns, { role: "user", content: question }];
   const ids = fitted(asked);
   if (ids === null) {
-    setStatus(`This question is too long: the model reads ${context_length} characters.`, true);
+    setStatus(`This question is too long: the model reads ${context_length} ${TOKEN}s.`, true);
     return;
   }
   const me = { stop: false };
