@@ -1,7 +1,10 @@
 """What a mistyped command is answered with: the problem and the next step."""
 
 import json
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -108,7 +111,24 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "datasets": "gpub prep",
     "train --model gpt2": "gpub train PRESET",
     "train nothere.txt": "there is no file nothere.txt",
-    "train shakespeare resume": "gpub train [OPTIONS] [PRESET]",
+    "train My Books/second.txt": "quote a path that has spaces",
+    "train one.txt two.txt": "cat *.txt > all.txt",
+    "train mydta.txt": "did you mean mydata.txt?",
+    "train --init plays --data mydata.txt": "did you mean runs/plays?",
+    "finetune runs/plays mydata.txt": "gpub train --init RUN --data FILE",
+    "sft runs/plays --data mydata.txt": "gpub train --init runs/plays --data mydata.txt",
+    "export runs/plays model.gguf": "gpub export runs/plays model --gguf",
+    "plan shakespeare --gpus 8": "here it is --processes",
+    "price A100": "gpub plan PRESET --gpu NAME",
+    "clean": "delete one as any folder",
+    "sample runs/plays --out x.txt": "gpub sample RUN > FILE",
+    "chat runs/plays --prompt hello": "echo hello | gpub chat RUN",
+    "chat runs/plays hello": "echo hello | gpub chat RUN",
+    "demo runs/plays page.html": "--html",
+    "prep mydata.txt": "gpub prep --source NAME=FILE --out SHARDS",
+    "import a/b --out runs/c": "the second word",
+    "chats mydata.txt --tokenizer runs/plays": "here it is --run",
+    "compare runs/plays runs/plays --out mydata.txt": "ends in .png, .svg or .pdf",
 }
 
 
@@ -178,3 +198,81 @@ def test_presets_are_listed_in_one_order(runs, capsys, monkeypatch):
     lists = {answer(["train", "nothing"], capsys, monkeypatch) for _ in range(2)}
     assert len(lists) == 1
     assert all(name in next(iter(lists)) for name in PRESETS)
+
+
+OVERWRITING = [
+    "demo runs/plays --html mydata.txt",
+    "compare runs/plays runs/plays --out mine.png",
+    "eval runs/plays --compare --text mydata.txt --page mydata.txt",
+    *(
+        f"{words} --json mydata.txt"
+        for words in (
+            "plan shakespeare --gpu T4",
+            "bill runs/plays",
+            "show runs/plays",
+            "ls",
+            "doctor runs/plays",
+            "rehearse shakespeare --gpu T4",
+            "eval runs/plays",
+            "bench train",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("words", OVERWRITING)
+def test_a_file_of_somebody_else_stays(words, runs, capsys, monkeypatch):
+    (runs / "mine.png").write_bytes(b"\x89PNG my own")
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    said = answer(words.split(), capsys, monkeypatch)
+    assert "is there and was not written by this command: give another name" in said
+    assert before == {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+
+
+def test_a_result_replaces_only_one_of_its_kind(runs, capsys, monkeypatch):
+    plan = ["plan", "shakespeare", "--gpu", "T4", "--json", "mine.json"]
+    for _ in range(2):  # the second replaces the first
+        cli.main(plan, standalone_mode=False)
+    capsys.readouterr()
+    mine = json.dumps([{"instruction": "add", "output": "2"}])
+    (runs / "mine.json").write_text(mine)
+    assert "was not written by this command" in answer(plan, capsys, monkeypatch)
+    assert (runs / "mine.json").read_text() == mine
+
+
+def test_a_run_goes_into_no_folder_of_other_files(runs, capsys, monkeypatch):
+    (runs / "books").mkdir()
+    (runs / "books/report.html").write_text("my own report")
+    for folder in ("books", ".", "/"):
+        said = answer(["train", "mydata.txt", "--out", folder], capsys, monkeypatch)
+        assert "holds other files" in said and "choose a new folder with --out" in said
+    assert [path.name for path in (runs / "books").iterdir()] == ["report.html"]
+    assert sorted(path.name for path in runs.iterdir()) == ["books", "mydata.txt", "runs"]
+
+
+COMPUTING = """
+import signal, time
+from gpub.cli import start
+start.GRACE = 0.2
+signal.signal(signal.SIGINT, lambda *_: None)
+with start.second_ctrl_c_ends():
+    print("ready", flush=True)
+    while True:
+        time.sleep(60)
+"""
+
+
+def test_the_second_ctrl_c_ends_a_process_that_goes_on():
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMPUTING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "ready\n"
+    for _ in range(2):
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    said = child.communicate(timeout=60)[1]
+    assert child.returncode == 130
+    assert said == "gpub: stopped at once; the same command goes on from what was saved\n"

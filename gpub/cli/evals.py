@@ -13,12 +13,15 @@ from pathlib import Path
 import click
 
 from gpub.cli.options import (
+    JSON_FILE,
     PATH,
     RUN,
     LateDefault,
+    ResultFile,
     TorchCommand,
     device_option,
     echo_text,
+    is_page,
     number_option,
 )
 from ..core import GpubError, first_line
@@ -122,7 +125,7 @@ class _Asked:
 @click.option(
     "--json",
     "file",
-    type=PATH,
+    type=JSON_FILE,
     help="Where the results go.  [default: evals.json in the run folder; of a Hugging Face folder "
     "in runs/evals-NAME]",
 )
@@ -141,7 +144,7 @@ class _Asked:
 @click.option("--text", type=PATH, help="With --compare: a text file to colour token by token.")
 @click.option(
     "--page",
-    type=PATH,
+    type=ResultFile(is_page),
     default="diff.html",
     show_default=True,
     help="With --text: the page to write.",

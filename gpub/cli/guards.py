@@ -6,7 +6,6 @@
 __all__ = ['preflight_command', 'doctor_command', 'verify_command', 'rehearse_command']
 
 # %% ../../nbs/lib/cli/guards_commands.ipynb #ee893d46
-import json
 from dataclasses import asdict
 
 import click
@@ -21,8 +20,9 @@ from gpub.cli.options import (
     json_option,
     parse_settings,
     settings_option,
+    write_result,
 )
-from ..core import GpubError, write_atomic
+from ..core import GpubError
 
 # %% ../../nbs/lib/cli/guards_commands.ipynb #6896be2b
 @click.command("preflight", cls=TorchCommand)
@@ -78,7 +78,7 @@ def doctor_command(run: str | None, file: str | None):
     findings = doctor(run) if run else examine_machine()
     click.echo(doctor_table(findings))
     if file:
-        write_atomic(file, json.dumps([asdict(finding) for finding in findings], indent=1) + "\n")
+        write_result(file, [asdict(finding) for finding in findings])
     if bad := [f.question for f in findings if f.level == "alarm"]:
         raise GpubError(f"{len(bad)} alarm{'s' * (len(bad) > 1)}: {', '.join(bad)}")
 
@@ -147,7 +147,7 @@ def rehearse_command(
     if file:
         numbers = compared and asdict(compared)
         record = dict(rehearsals=records, two_processes=numbers)
-        write_atomic(file, json.dumps(record, indent=1) + "\n")
+        write_result(file, record)
     if tuned:
         from gpub.guards.tuning_rehearsal import NOT_REHEARSED, rehearse_tuning
 

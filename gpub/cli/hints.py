@@ -22,6 +22,7 @@ COMMANDS_MEANT = {  # what to type here: what it is called elsewhere
     "gpub resume RUN": "continue restart",
     "Ctrl-C stops a run and saves it; gpub resume RUN goes on": "stop kill pause",
     "gpub sft RUN --data CHATS": "finetune fine-tune tune instruct",
+    "of a plain text: gpub train --init RUN --data FILE": "finetune fine-tune tune",
     "gpub sft RUN --data CHATS --lora 8": "lora qlora peft adapter",
     "gpub dpo RUN --pairs PAIRS, or gpub grpo RUN --task TASK": "rlhf ppo rl align distill",
     "gpub export RUN FOLDER, which merges an adapter into the weights": "merge save convert",
@@ -29,15 +30,16 @@ COMMANDS_MEANT = {  # what to type here: what it is called elsewhere
     "gpub push FOLDER OWNER/NAME": "upload publish",
     "put your token into HF_TOKEN, then gpub push FOLDER OWNER/NAME": "login auth",
     "gpub import OWNER/NAME RUN": "pull download get fetch",
-    "gpub prep --source NAME=FILES --out SHARDS": "tokenize prepare preprocess clean datasets",
+    "gpub prep --source NAME=FILES --out SHARDS": "tokenize prepare preprocess datasets",
     "gpub ls": "list runs ps status models",
     "gpub show RUN": "info describe inspect log logs tail summary cat",
     "gpub show RUN --yaml": "config settings",
     "gpub compare RUN, or open its report.html": "plot curve loss graph watch tensorboard",
-    "gpub bill RUN": "cost price",
+    "gpub bill RUN": "cost",
+    "gpub plan PRESET --gpu NAME before a run, gpub bill RUN after it": "price prices",
     "gpub plan PRESET --gpu NAME": "estimate memory budget",
     "gpub eval RUN": "evaluate benchmark test score leaderboard",
-    "gpub ls names the run folders; delete one as any folder": "rm delete remove del",
+    "gpub ls names the run folders; delete one as any folder": "rm delete remove del clean",
     "gpub --help, or gpub COMMAND --help": "help man search",
     "gpub --version": "version",
     "pip install, as README.md says": "install update upgrade",
@@ -48,6 +50,8 @@ OPTIONS_MEANT = {  # an option, a setting or a sentence: what it is called elsew
     "--set context_length=TOKENS": "--max-length --length --seq-len --max-seq-len --context",
     "--set batch_tokens=TOKENS": "--batch-size --batch",
     "--batch": "--batch-size",
+    "--processes": "--gpus --n-gpus --num-gpus --nproc",
+    "--run": "--tokenizer",
     "--steps": "--iters --max-iters --max-steps --epochs --num-epochs",
     "--prompt": "-p --text --start --input",
     "--temperature": "-t --temp",
@@ -60,6 +64,25 @@ OPTIONS_MEANT = {  # an option, a setting or a sentence: what it is called elsew
     "the same command again goes on where it stopped": "--resume --continue",
     "gpub plan and gpub preflight look before a run": "--dry-run --check",
     "gpub --version": "-V -v",
+}
+
+
+_INTO_A_FILE = "the text goes to the screen; into a file: gpub sample RUN > FILE"
+_BY_PIPE = "give it through a pipe: echo hello | gpub chat RUN"
+_NEW_RUN = "the new run folder is the second word: gpub import FOLDER runs/NAME"
+_OF_ONE_COMMAND = {  # command -> an option that it has not -> what to do
+    "sample": dict.fromkeys(("--out", "--output", "--file"), _INTO_A_FILE),
+    "chat": dict.fromkeys(("--prompt", "--message", "-p", "--text"), _BY_PIPE),
+    "import": dict.fromkeys(("--out", "--run", "--name"), _NEW_RUN),
+}
+_EXTRA_WORD = {  # command -> what one word too many was meant as
+    "sample": "quote a text and put --prompt before it",
+    "copies": "quote a text and put --prompt before it",
+    "train": "quote a path that has spaces; several texts: cat *.txt > all.txt, then "
+    "gpub train all.txt",
+    "chat": _BY_PIPE,
+    "demo": "the name of the page goes behind --html",
+    "prep": "gpub prep --source NAME=FILE --out SHARDS",
 }
 
 
@@ -82,6 +105,8 @@ def _option_hint(typed: str, ctx: click.Context) -> str | None:
     longer = [name for name in names if name.startswith(typed) and len(typed) > 3]
     if longer:
         return f"did you mean {' or '.join(longer)}?"
+    if typed in _OF_ONE_COMMAND.get(ctx.command.name, {}):
+        return _OF_ONE_COMMAND[ctx.command.name][typed]
     for here in _meant(typed, OPTIONS_MEANT):
         if here in names or (here.startswith("--set ") and "--set" in names):
             return f"here it is {here}"
@@ -124,9 +149,8 @@ def _next_step(error: click.UsageError) -> str | None:
         typed = re.search(r"'(.*?)'", message)
         return "; ".join(_meant(typed[1].lower(), COMMANDS_MEANT)) or None if typed else None
     if "unexpected extra argument" in message:
-        names = [flag for parameter in error.ctx.command.params for flag in parameter.opts]
-        if "--prompt" in names:
-            return "quote a text and put --prompt before it"
+        if hint := _EXTRA_WORD.get(error.ctx.command.name):
+            return hint
         return error.ctx.get_usage().replace("Usage: ", "type ")
     return None
 

@@ -6,7 +6,6 @@
 __all__ = ['WATCH_SECONDS', 'NUMBERS', 'plan_command', 'parse_accept', 'parse_more', 'run_command', 'bill_command']
 
 # %% ../../nbs/lib/cli/plans_commands.ipynb #b9a748d3
-import json
 import textwrap
 import time
 from collections.abc import Sequence
@@ -17,18 +16,21 @@ from typing import TYPE_CHECKING
 import click
 
 from gpub.cli.options import (
+    JSON_FILE,
     PATH,
     PLAN,
     PRESET,
     RUN,
     TorchCommand,
+    TrainingCommand,
     json_option,
     parse_settings,
     run_options,
     settings_option,
     this_command,
+    write_result,
 )
-from ..core import GpubError, write_atomic
+from ..core import GpubError
 
 if TYPE_CHECKING:
     from gpub.model.gpu_plan import GpuPlan
@@ -49,7 +51,7 @@ def _show_forecast(
     report = forecast_loss(preset, tokens, ladder, settings)
     click.echo(report.text())
     if file:
-        write_atomic(file, json.dumps(report.to_dict(), indent=1) + "\n")
+        write_result(file, report.to_dict())
     return str(report.tokens)
 
 
@@ -144,7 +146,7 @@ def plan_command(
         if shared:
             answer["several"] = _show_several(shared, the_plan)
     if file and not forecast:
-        write_atomic(file, json.dumps(answer, indent=1) + "\n")
+        write_result(file, answer)
 
 
 def _shared_step(preset: str, gpu: str, processes: int, parallel: str, optimizer: str):
@@ -350,7 +352,7 @@ def parse_more(
     return more
 
 
-@click.command("run", cls=TorchCommand, epilog=_plans)
+@click.command("run", cls=TrainingCommand, epilog=_plans)
 @click.argument("plan", type=PLAN)
 @click.option("--out", type=PATH, help="Run folder.  [default: runs/PLAN]")
 @click.option(
@@ -566,7 +568,7 @@ def _settle_gaps(
     help="As if the machine had cost this.  [default: what was said when it ran]",
 )
 @click.option("--gpu", help="As if it had been this card, at its price in the dated table.")
-@click.option("--json", "file", type=PATH, help="Write the bill here too.")
+@click.option("--json", "file", type=JSON_FILE, help="Write the bill here too.")
 @click.option(
     "--strike",
     type=int,
@@ -602,7 +604,7 @@ def bill_command(
         )
         if file:
             free = dict(run=run, imported=source, usd=0.0)
-            write_atomic(file, json.dumps(free, indent=1) + "\n")
+            write_result(file, free)
         return
     if watch:
         return _watch(run)
@@ -612,4 +614,4 @@ def bill_command(
     b["notes"] += [f"as {gpu}, ${rate:.2f} an hour: {where}"] if where else []
     click.echo(bill_text(b))
     if file:
-        write_atomic(file, json.dumps(b, indent=1) + "\n")
+        write_result(file, b)

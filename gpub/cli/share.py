@@ -14,7 +14,9 @@ from gpub.cli.options import (
     PATH,
     RUN,
     TorchCommand,
+    is_page,
     number_option,
+    refuse_foreign,
     step_option,
 )
 from ..core import GpubError
@@ -63,6 +65,11 @@ def export_command(
     def warn(text: str):
         click.echo(text, err=True)
 
+    if Path(folder).suffix.lower() == ".gguf":
+        raise click.UsageError(
+            f"{folder} would be a folder: gpub export {run} {Path(folder).with_suffix('')} --gguf "
+            "writes model.gguf into it"
+        )
     numbers = gguf_type if gguf else None
     options = dict(gguf=numbers, log=warn, dtype=dtype, license=license)
     click.echo(f"written to {export_run(run, folder, step, **options)}")
@@ -120,8 +127,10 @@ def demo_command(run: str, file: str | None, step: int | None, checkpoints: int)
     gpub[demo])."""
     from gpub.share.demo import write_page
 
-    page = write_page(run, file or Path(run, "demo.html"), step, checkpoints=checkpoints)
-    click.echo(f"written to {page}")
+    file = file or Path(run, "demo.html")
+    refuse_foreign(file, is_page)
+    page = write_page(run, file, step, checkpoints=checkpoints)
+    click.echo(f"written to {page}; open it in a browser")
 
 
 @click.command("serve", cls=TorchCommand)

@@ -7,6 +7,7 @@ __all__ = ['train_command', 'sample_command', 'grow_command']
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #747f15bc
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from gpub.cli.options import (
     PRESET,
     RUN,
     TorchCommand,
+    TrainingCommand,
     command_began,
     data_option,
     echo_text,
     parse_settings,
+    refuse_occupied,
     run_options,
     settings_option,
     step_option,
@@ -28,7 +31,7 @@ from gpub.cli.options import (
     this_command,
 )
 from ..core import GpubError
-from ..files import runs_dir
+from ..files import runs_dir, similar_run
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #f726f7f6
 def _presets() -> str:
@@ -38,7 +41,7 @@ def _presets() -> str:
     return "Presets: " + "; ".join(f"{k}: {p.about}" for k, p in PRESETS.items())
 
 
-@click.command("train", cls=TorchCommand, epilog=_presets)
+@click.command("train", cls=TrainingCommand, epilog=_presets)
 @click.argument("preset", required=False, type=PRESET)
 @click.option("--out", type=PATH, help="Run folder.  [default: runs/PRESET]")
 @click.option(
@@ -101,6 +104,7 @@ def train_command(
     from gpub.progress import SilentProgress
     from gpub.train.trainer import Trainer
 
+    _refuse_wrong_init(options["init"])
     if extend:
         _go_on_beyond(ctx, options["init"], extend, options["out"])
         return
@@ -121,7 +125,15 @@ def train_command(
     if quiet:
         given["progress"] = SilentProgress()
     given |= dict(command=this_command(), begun=command_began())
-    Trainer(_run_options(preset, file, chosen, given)).go()
+    asked = _run_options(preset, file, chosen, given)
+    refuse_occupied(asked.out or runs_dir() / str(asked.preset))
+    Trainer(asked).go()
+
+
+def _refuse_wrong_init(init: str | None):
+    "Raise `GpubError` for a word that is no folder and no OWNER/NAME, with the run that was meant"
+    if init and "/" not in init and not Path(init).exists():
+        raise GpubError(f"--init {init}: there is no such folder{similar_run(init)}")
 
 
 def _is_text(name: str) -> bool:
@@ -132,7 +144,11 @@ def _is_text(name: str) -> bool:
         return False
     if not Path(name).exists():
         if Path(name).suffix[1:].isalpha():
-            raise GpubError(f"there is no file {name} in {Path.cwd()}")
+            folder = Path(name).parent
+            names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+            alike = get_close_matches(Path(name).name, names, 1)
+            hint = f"; did you mean {folder / alike[0]}?" if alike else ""
+            raise GpubError(f"there is no file {name} in {Path.cwd()}{hint}")
         return False
     if Path(name, "config.json").is_file():
         raise GpubError(f"{name} is a run; to go on with it: gpub resume {name}")
@@ -237,7 +253,7 @@ def sample_command(
     click.echo()
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #5eadd551
-@click.command("grow", cls=TorchCommand)
+@click.command("grow", cls=TrainingCommand)
 @click.argument("run", type=RUN)
 @click.option("--to", "preset", type=PRESET, help="A larger preset.  [default: RUN's, with --set]")
 @click.option("--out", type=PATH, help="Run folder.  [default: RUN-grown]")
@@ -256,5 +272,6 @@ def grow_command(run: str, preset: str | None, settings: tuple[str, ...], **opti
 
     options["mirror"] = options.get("mirror") or None
     grown = grow_options(run, preset, parse_settings(settings), **options)
+    refuse_occupied(grown.out)
     command = f"gpub resume {grown.out}"
     Trainer(replace(grown, command=command, begun=command_began())).go()

@@ -18,6 +18,7 @@ from gpub.cli.options import (
     PATH,
     RUN,
     TorchCommand,
+    TrainingCommand,
     command_began,
     echo_text,
     number_option,
@@ -84,7 +85,16 @@ def _done(folder: Path):
     click.echo(f"done: {folder}\nreport: {folder / 'report.html'}\ntalk to it: gpub chat {folder}")
 
 # %% ../../nbs/lib/cli/tune_commands.ipynb #00940b93
-@click.command("sft", cls=TorchCommand)
+def _refuse_text(run: str, data: str):
+    "Raise `GpubError` for a file whose name says that it holds no conversations"
+    if Path(data).suffix.lower() in (".txt", ".md", ".csv") and Path(data).is_file():
+        raise GpubError(
+            f"{data} is a plain text: gpub train --init {run} --data {data} learns it; sft learns "
+            'conversations, one a line of a .jsonl, such as {"prompt": "Hi", "completion": "Ho"}'
+        )
+
+
+@click.command("sft", cls=TrainingCommand)
 @click.argument("run", type=RUN)
 @click.option(
     "--data",
@@ -116,12 +126,13 @@ def sft_command(run: str, data: str, replay: str | None, replay_share: float, **
     from gpub.tune.sets import ReplayConfig
     from gpub.tune.steps import Tuner
 
+    _refuse_text(run, data)
     old = ReplayConfig(source=replay, share=replay_share) if replay else None
     options = SftOptions(data=data, replay=old, **_options("sft", run, **others))
     _done(Tuner(options).go())
 
 
-@click.command("dpo", cls=TorchCommand)
+@click.command("dpo", cls=TrainingCommand)
 @click.argument("run", type=RUN)
 @click.option(
     "--pairs",
@@ -185,7 +196,7 @@ def dpo_command(
     _done(Tuner(options).go())
 
 
-@click.command("grpo", cls=TorchCommand)
+@click.command("grpo", cls=TrainingCommand)
 @click.argument("run", type=RUN)
 @click.option(
     "--task",
