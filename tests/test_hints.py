@@ -253,7 +253,7 @@ def test_a_run_goes_into_no_folder_of_other_files(runs, capsys, monkeypatch):
 COMPUTING = """
 import signal, time
 from gpub.cli import start
-start.GRACE = 0.2
+start.LAST_SECONDS = 0.2
 signal.signal(signal.SIGINT, lambda *_: None)
 with start.second_ctrl_c_ends():
     print("ready", flush=True)

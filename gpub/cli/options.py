@@ -191,7 +191,7 @@ class ResultFile(LocalPath):
 
     def __init__(
         self,
-        is_ours: Callable[[bytes], bool],  # as for `refuse_foreign`
+        is_ours: Callable[[bytes], bool],  # whether gpub may have written the bytes of a file
     ):
         self.is_ours = is_ours
 
