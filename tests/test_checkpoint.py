@@ -1077,6 +1077,26 @@ def test_a_load_that_races_with_rotation(tmp_path, monkeypatch, moment):
     assert load_checkpoint(tmp_path, log=pytest.fail).step == 3
 
 
+def test_a_file_that_is_rewritten_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    "However long the first reading took: its time may be that of both contents"
+    path = tmp_path / MODEL
+    path.write_bytes(b"old")
+    written = path.stat().st_mtime_ns
+    clock = iter([written, written + 10**10, written + 10**10, written + 2 * 10**10])
+    monkeypatch.setattr(ckpt.time, "time_ns", lambda: next(clock))
+    monkeypatch.setattr(ckpt, "_CHECKSUMS", {})
+    old = ckpt.cached_checksum(path)
+    path.write_bytes(b"new")
+    os.utime(path, ns=(written, written))
+    assert ckpt.cached_checksum(path) != old
+
+
+def test_a_checkpoint_folder_without_its_state_is_named(tmp_path):
+    folder = save(tmp_path, 1)
+    (folder / "state.json").unlink()
+    refuses("state.json is missing", load_checkpoint, folder)
+
+
 def test_a_reader_that_is_always_too_late_gives_up(tmp_path, monkeypatch):
     save(tmp_path, 1)
     monkeypatch.setattr(ckpt, "is_rotated_away", lambda folder: True)

@@ -35,7 +35,7 @@ from gpub.model.sampling import (
     uniform_draws,
 )
 from gpub.train.config import TrainConfig
-from gpub.train.memory import MicroBatcher
+from gpub.train.memory import MicroBatcher, set_depth
 from gpub.tune.lora import add_lora
 
 TOY = GPTConfig(vocab_size=29, context_length=32, d_model=48, n_layers=3, n_heads=4)
@@ -320,7 +320,7 @@ def test_bad_input_is_one_line(kw, said):
         (dict(stop="Q"), "stop 'Q' is unknown"),
         (dict(stop="ab"), "is 2 tokens"),
         (dict(stop=""), "one token"),
-        (dict(prompt=["a"]), "takes one prompt, a text, got .'a'.: generate_texts takes several"),
+        (dict(prompt=["a"]), "a prompt is one text, got .*'a'.*: generate_texts takes several"),
     ],
 )
 @pytest.mark.parametrize("function", [generate, generate_stream])
@@ -417,14 +417,14 @@ def test_scores_that_are_not_numbers_are_named():
         model.blocks[1].ffn.up.bias[3] = torch.nan
     # drawn, the likeliest one, and with a penalty that notes each token
     for settings in (dict(), dict(temperature=0.0), dict(repetition_penalty=1.1)):
-        with pytest.raises(GpubError, match="token 1 are NaN.*weights of blocks.1.ffn.up.bias; "):
+        with pytest.raises(GpubError, match="token 1 are NaN.*weights of blocks.1.ffn.up.bias are no"):
             generate_ids(model, [1, 2], 5, **settings)
     model = GPT(cfg).eval()
     engine = DecodeEngine(model)
     running = engine.add_request(GenerationRequest([[1, 2]], SamplingConfig(n=5)))
     engine.step()
     with torch.inference_mode():
-        running.cache.kv[2:] = torch.nan
+        running.window.cache.kv[2:] = torch.nan
     engine.step()
     assert re.search(r"weights are finite.* \(3 tokens\).* layers \[1\]", str(running.error))
     engine = DecodeEngine(model)
@@ -432,6 +432,20 @@ def test_scores_that_are_not_numbers_are_named():
     engine.step()
     assert running.draw(torch.full((1, 13), torch.nan)) == [None]
     assert "(2 tokens) are finite, so the forward pass" in str(running.error)
+
+
+def test_nobody_looks_at_scores_behind_the_end_of_a_text():
+    "A text that has ended is read on beside the others of its request: they go on, whatever it says"
+    model = GPT(TOY).eval()
+    request = GenerationRequest([[1, 2], [3]], SamplingConfig(n=3, repetition_penalty=1.1))
+    running = DecodeEngine(model).add_request(request)
+    scores_bv = torch.zeros(2, TOY.vocab_size)
+    running.draw(scores_bv)
+    running.done[0] = True
+    scores_bv[0] = torch.nan
+    ended, alive = running.draw(scores_bv)
+    assert ended is None and alive.id >= 0 and running.error is None
+    assert int(running.window.unread_bt.min()) >= 0
 
 
 @pytest.mark.parametrize("sizes", [[1], [4]])
@@ -478,8 +492,8 @@ def test_blocks_that_sleep_are_passed_over(monkeypatch):
     cfg = GPTConfig(vocab_size=13, context_length=32, d_model=16, n_layers=3, n_heads=2)
     torch.manual_seed(0)
     model = GPT(cfg).eval()
-    batcher = MicroBatcher(model, TrainConfig(steps=9, depths=((0.0, 1), (0.5, 3))))
-    batcher.set_depth(1, fresh=True)
+    MicroBatcher(model, TrainConfig(steps=9, depths=((0.0, 1), (0.5, 3))))
+    set_depth(model, 1, fresh=True)
     wanted = generate_ids(model, [1, 2, 3], 9, temperature=0)
 
     def new_nan(self, *shape):

@@ -475,6 +475,8 @@ def test_losses_refuse_nonsense():
     model = small_model("llama", 20)
     with pytest.raises(GpubError, match="give it as reference"):
         GrpoObjective(model, lambda step: None, 0, GrpoConfig(penalty="k3", beta=0.1))
+    with pytest.raises(GpubError, match="no questions for step 3"):
+        GrpoObjective(model, lambda step: Questions([], len), 0).batch(3)
     with pytest.raises(GpubError, match="no pair to learn from"):
         DpoObjective(model, [])
     with pytest.raises(GpubError, match="beta must be a number above 0"):
@@ -564,6 +566,7 @@ def test_a_step_in_pieces_is_the_step(way):
         penalty = {} if way in ("none", "dpo") else dict(penalty=way)
         objective = dpo_on_sums(model) if way == "dpo" else grpo_on_sums(model, **penalty)
         batch = objective.batch(0)
+        assert objective.loss(batch).loss.requires_grad
         batcher = MicroBatcher(model, TrainConfig(steps=1, micro_batch=rows))
         _, metrics = forward_backward(objective.loss, batch, batcher)
         row = {name: float(value) for name, value in metrics.items()}

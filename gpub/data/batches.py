@@ -80,7 +80,7 @@ class AnnealMix:
 
 class Batches:
     """`batches[step]` is the `Batch` of a step, a pure function of seed and step; the order has no
-    end"""
+    end. Raises `GpubError` for a plan, ids or weights that do not fit together"""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class Batches:
         """Read the rows at a position in the order, whatever was read before; raises `GpubError`
         for tokens that are no whole windows"""
         window_length = self.plan.context_length
-        row_length = context_length or window_length
-        if window_length % row_length:
+        row_length = window_length if context_length is None else context_length
+        if row_length < 1 or window_length % row_length:
             raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
         # tokens of all ranks -> this rank's windows of each source -> rows
         parts = []
@@ -167,16 +167,16 @@ class Batches:
 
     def _window_ranges(self, cursor: int, tokens: int) -> list[tuple[int, int]]:
         "Compute the first window of this rank and one past its last, for each source"
-        window = self.plan.context_length
+        window_length = self.plan.context_length
         world_size = self.plan.world_size
-        if cursor < 0 or cursor % window or tokens % (window * world_size):
+        if cursor < 0 or cursor % window_length or tokens % (window_length * world_size):
             raise GpubError(
-                f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window} for "
-                f"{world_size} processes"
+                f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window_length} "
+                f"for {world_size} processes"
             )
         # the ranks' windows follow each other: together they are the rows of a single process
-        count = tokens // window // world_size
-        first = cursor // window + self.plan.rank * count
+        count = tokens // window_length // world_size  # windows of this rank
+        first = cursor // window_length + self.plan.rank * count
         begins = self.mixture.windows_per_source(first)
         ends = self.mixture.windows_per_source(first + count)
         return list(zip(begins, ends))
@@ -266,7 +266,8 @@ class Batches:
         for arrays in self._arrays_of.values():
             for array in arrays:
                 digest = hashlib.sha256(np.ascontiguousarray(array))
-                # the same bytes are other ids in another dtype; int64 goes without saying
+                # the same bytes are other ids in another dtype. That of int64 is left out: so the
+                # fingerprints that runs keep stay what they are
                 if array.dtype != np.int64:
                     digest.update(array.dtype.str.encode())
                 digests += digest.digest()
@@ -282,6 +283,14 @@ def _arrays_by_source(
     arrays_of = {}
     for name, arrays in ids.items():
         arrays_of[name] = arrays if isinstance(arrays, (list, tuple)) else [arrays]
+        for array in arrays_of[name]:
+            if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
+                raise GpubError(
+                    f"{name}: token ids are an array of whole numbers in one row, got "
+                    f"{str(array)[:60]!r}"
+                )
+    if not arrays_of or not all(arrays_of.values()):
+        raise GpubError("there are no token ids to read")
     return arrays_of
 
 

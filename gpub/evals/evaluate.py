@@ -23,7 +23,7 @@ import numpy as np
 from ..core import GpubError, read_config
 from ..data.corpus import Corpus
 from ..data.tokenizer import Tokenizer
-from ..device import machine, pick_device, use_threads
+from ..device import machine, use_threads
 from .adapter import adapter, agreement
 from .options import EvalOptions
 from .samples import legible
@@ -140,10 +140,10 @@ def model_identity(
     step: int | None = None,  # which checkpoint; default the newest
     log: Callable[[str], None] = print,  # told of checkpoints that are damaged
 ) -> ModelIdentity:
-    "Find the checkpoint that results will belong to"
+    "Find the checkpoint that results will belong to; raises `GpubError` where there is none"
     folder = model_folder(run)
     if is_hub_folder(folder):
-        if step:
+        if step is not None:
             raise GpubError(f"{run} is a Hugging Face folder and has no steps: leave --step out")
         return ModelIdentity(None, 0, folder_weights(folder))
     if not (folder / "config.json").is_file():
@@ -157,7 +157,7 @@ def run_name(
     run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
 ) -> str:
     "Name a model in results: a run by its folder, one of Hugging Face as it was asked for"
-    return str(run) if is_hub_folder(model_folder(run)) else Path(run).name
+    return str(run) if is_hub_folder(model_folder(run)) else Path(run).resolve().name
 
 
 _TOKENS_AT_ONCE_ON_CPU = 1024
@@ -227,8 +227,8 @@ class EvaluatedRun:
         if shots:
             source = _source_of_shots(files)
             scored["notes"].append(f"{shots} solved ones before each, from {source}")
-        # how many `compare_export` takes, also where it leaves out some that cannot be written in
-        # the vocabulary: stored results are asked again only where fewer were taken
+        # what was asked for, also where `compare_export` leaves out some that the vocabulary cannot
+        # write: a stored result with a smaller number is redone
         checked = min(self.options.check, len(items))
         return scored | dict(files=self.options.checksum(name), checked=checked)
 
@@ -247,12 +247,12 @@ class EvaluatedRun:
     @property
     def device(self) -> str:
         "Where the model answers"
-        return str(pick_device(self.options.device))
+        return str(self.model.tok.weight.device)
 
     def settings(self) -> dict[str, Any]:
         "Return what results depend on"
         return self.options.settings() | dict(
-            lot=SUBSET_SEED,  # the key of stored files
+            lot=SUBSET_SEED,  # which questions a limit takes; the name is that of stored files
             bos="none: a context starts with its own first token",
             truncation="the window keeps the end",
             tokens_at_once=self.tokens_at_once,

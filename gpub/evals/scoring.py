@@ -33,12 +33,12 @@ def calibrate(
     than a thousandth of a nat apart, or no numbers"""
     context_length = model.cfg.context_length
     ids = [int(i) for i in ids]
+    training = evaluate(model, ids, context_length)  # refuses fewer than two tokens
     windows = [
         (ids[i : i + 1], ids[i + 1 : i + context_length + 1])
         for i in range(0, len(ids) - 1, context_length)
     ]
     harness = -sum(nats for nats, _ in pair_scores(lm, windows)) / (len(ids) - 1)
-    training = evaluate(model, ids, context_length)
     if not abs(harness - training) <= 1e-3:  # nan fails here, too
         raise GpubError(
             f"the harness measures {harness:.4f} nats a token, training "

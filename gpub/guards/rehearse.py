@@ -64,7 +64,7 @@ from gpub.train.loop import (
     evaluate,
     train,
 )
-from ..train.memory import Loss, TokenBatch
+from ..train.memory import Loss, TokenBatch, sleeping_parameters
 from ..train.optim import Muon
 from ..train.parallel import World, share_gradients
 from ..train.presets import PRESETS
@@ -234,7 +234,7 @@ class _Steps:
     def _before_update(self, *_: object):
         self.meters.memory.mark("update")
         self.meters.matmuls.on = False
-        frozen = {id(p) for p in self.learner.micro_batcher.frozen}
+        frozen = {id(p) for p in sleeping_parameters(self.learner.model)}
         named = self.learner.model.named_parameters()
         self.lost = [n for n, p in named if p.grad is None and id(p) not in frozen]
 

@@ -34,7 +34,8 @@ class Experts(nn.Module):
         self.imbalance: torch.Tensor | None = None
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, t, c)
-        "Send every token through its experts, and add up what they say"
+        """Send every token through its experts, and add up what they say; in training the newest
+        `imbalance` stays here until `take_imbalance` or the next pass"""
         x_nc = x_btc.flatten(0, 1)
         p_ne = self.router(x_nc).float().softmax(-1)  # fp32, as Mixtral: the choice hangs on it
         best_nk, chosen_nk = p_ne.topk(self.experts_per_token)

@@ -25,7 +25,7 @@ def generate_batch(
     tool: Tool | None = None,  # that answers the model while it writes
 ) -> list[list[int]]:  # the prompts and their continuations
     """Continue several texts; raises `GpubError` for an empty prompt, an id outside the vocabulary,
-    or a `slide` longer than the context"""
+    a `slide` longer than the context, or scores that are no numbers"""
     engine = DecodeEngine(model)
     running = engine.add_request(GenerationRequest(prompts, sampling, frozenset(stop), tool))
     while not all(running.done):
@@ -44,7 +44,8 @@ def stream_ids(
     tool: Tool | None = None,  # that answers the model while it writes
 ) -> Iterator[int]:  # the new tokens, as they come
     """Continue one text token by token; raises `GpubError` at once for an empty prompt, an id
-    outside the vocabulary, or a `slide` longer than the context"""
+    outside the vocabulary, or a `slide` longer than the context; later for scores that are no
+    numbers"""
     # a function inside: bad input is refused here, and not when the first token is asked for
     engine = DecodeEngine(model)
     running = engine.add_request(GenerationRequest([prompt], sampling, frozenset(stop), tool))
@@ -67,8 +68,9 @@ def generate_ids(
     **settings: Any,  # others of `SamplingConfig`: temperature, top_k, top_p, min_p, seed, ...
 ) -> list[int]:  # the prompt and its continuation
     """Continue one text; raises `GpubError` for an empty prompt, an id outside the vocabulary, or a
-    setting outside its range"""
-    return generate_batch(model, [prompt], SamplingConfig(n=n, **settings), stop)[0]
+    setting that does not exist or is outside its range"""
+    sampling = SamplingConfig.from_dict(dict(n=n) | settings)
+    return generate_batch(model, [prompt], sampling, stop)[0]
 
 # %% ../../nbs/lib/model/generate.ipynb #dbf43412
 class TextCodec(Protocol):
@@ -132,8 +134,9 @@ def generate(
     **settings: Any,  # others of `SamplingConfig`: temperature, top_k, top_p, min_p, seed, ...
 ) -> str:  # the prompt and its continuation
     """Continue a text; raises `GpubError` for an empty prompt, a character the vocabulary lacks, a
-    stop of several tokens, or a setting outside its range"""
-    _refuse_list(prompt)
+    stop of several tokens, a setting that does not exist or is outside its range, or scores that
+    are no numbers"""
+    _require_text(prompt)
     return generate_texts(model, tok, [prompt], n, stop, **settings)[0]
 
 
@@ -149,7 +152,7 @@ def generate_texts(
     if isinstance(prompts, str):
         raise GpubError("generate_texts takes a list of prompts; generate takes one text")
     prompt_ids = [tok.encode(prompt) for prompt in prompts]
-    sampling = SamplingConfig(n=n, **settings)
+    sampling = SamplingConfig.from_dict(dict(n=n) | settings)
     id_lists = generate_batch(model, prompt_ids, sampling, stop_ids(stop, tok))
     return [tok.decode(ids) for ids in id_lists]
 
@@ -163,12 +166,14 @@ def generate_stream(
     **settings: Any,  # others of `SamplingConfig`
 ) -> Iterator[str]:  # pieces of the new text, as they come
     "Continue a text piece by piece; raises as `generate`, before the first piece is asked for"
-    _refuse_list(prompt)
-    sampling = SamplingConfig(n=n, **settings)
+    _require_text(prompt)
+    sampling = SamplingConfig.from_dict(dict(n=n) | settings)
     ids = stream_ids(model, tok.encode(prompt), sampling, stop_ids(stop, tok))
     return stream_text(ids, tok)
 
 
-def _refuse_list(prompt: object) -> None:
+def _require_text(prompt: object) -> None:
     if not isinstance(prompt, str):
-        raise GpubError(f"takes one prompt, a text, got {prompt!r}: generate_texts takes several")
+        raise GpubError(
+            f"a prompt is one text, got {str(prompt)[:60]!r}: generate_texts takes several"
+        )

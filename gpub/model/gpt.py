@@ -136,7 +136,8 @@ class Attention(nn.Module):
 
     def forward(self, x_btc: torch.Tensor, context: LayerContext | None = None) -> torch.Tensor:
         q_btc, k_btc, v_btc = self.qkv(x_btc).chunk(3, -1)
-        attention = self.attention if context is None else context.attention
+        attention = context.attention if context else None
+        attention = attention or self.attention
         q_bhtd = self._split_heads(q_btc)
         k_bhtd = self._split_heads(k_btc)
         v_bhtd = self._split_heads(v_btc)
@@ -162,8 +163,8 @@ def run_with_context(
     x_btc: torch.Tensor,
     context: LayerContext | None = None,  # None: then the module need not know of contexts
 ) -> torch.Tensor:  # (b, t, c)
-    """Run a module as it is. For a block this is the default of `Decoder.apply_block`, which
-    gradient checkpointing and compiled blocks replace"""
+    """Call a module, with a context only where there is one. For a block this is the default of
+    `Decoder.apply_block`, which gradient checkpointing and compiled blocks replace"""
     if context is None:
         return module(x_btc)
     return module(x_btc, context)
@@ -204,7 +205,8 @@ class Decoder(nn.Module, ABC):
     """What the models here share: fresh weights, logits and the loss.
 
     A subclass sets `cfg`, `tok`, `blocks`, `norm` and `head`, computes `features`, and calls
-    `reset` at the end of its `__init__`."""
+    `reset` at the end of its `__init__`. The layers that write to the residual stream are called
+    `attn.proj` and `down`: `reset` knows them by these names."""
 
     cfg: DecoderConfig
     tok: nn.Embedding
@@ -213,7 +215,8 @@ class Decoder(nn.Module, ABC):
     head: nn.Linear | None  # None: the embedding's matrix is the head's
     # (block, x, context) -> x: runs a block; gradient checkpointing and compiled blocks replace it
     apply_block: Callable[..., torch.Tensor]
-    # (features, head's matrix, targets) -> loss, for a large vocabulary; None: cross-entropy
+    # (features, head's matrix, targets) -> loss, for a large vocabulary, without the model's
+    # `forward` and its hooks; None: cross-entropy of `forward`
     head_loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None
 
     def __init__(self):
@@ -266,7 +269,7 @@ class Decoder(nn.Module, ABC):
         targets_bt: torch.Tensor,  # the ids one position later
         context: AttentionContext | None = None,  # such as `PackedAttention`
     ) -> torch.Tensor:  # nats per token, the mean over the batch
-        "Compute the cross-entropy of what came next"
+        "Compute the cross-entropy of what came next; targets of -100 are left out of the mean"
         if self.head_loss:
             x_btc = self.features(ids_bt, context)
             return self.head_loss(x_btc, self.head_weight(), targets_bt)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..core import Config, Count, GpubError, Positive
+from ..core import Config, Count, GpubError, NotNegative, Positive
 from .gpt import AttentionContext, AttentionFunction, Block, Decoder, LayerContext
 from .gpt import causal_mask
 from .experts import Experts, take_imbalance
@@ -47,7 +47,7 @@ class Rope(nn.Module):
 
     def tables(
         self, device: torch.device | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # each (t, d/2)
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # each (context_length, d/2)
         """Compute cosines and sines: pair i of position p rotates by p / base^(2i/d) (Su et al.,
         2021, arXiv:2104.09864, section 3.4.2)"""
         even_i = torch.arange(0, self.d, 2, dtype=torch.float32, device=device)
@@ -149,7 +149,7 @@ class LlamaConfig(Config):
     # experts instead of one feed-forward layer of `d_ff`: each has `d_ff` of its own
     n_experts: Count | None = None  # side by side in a block
     experts_per_token: Count = 2  # that a token passes through
-    expert_balance: Positive = 0.01  # weight of their imbalance in the loss of training
+    expert_balance: NotNegative = 0.01  # weight of their imbalance in the loss of training
 
     def __post_init__(self):
         super().__post_init__()
@@ -243,7 +243,7 @@ class GroupedAttention(nn.Module):
 
     def forward(self, x_btc: torch.Tensor, context: LayerContext) -> torch.Tensor:
         attention = context.attention or self.attention
-        cos, sin = context.angles
+        cos, sin = context.angles  # `Llama.features` gives them to every layer
         # n heads of all three: h of queries, g of keys, g of values
         qkv_btnd = self.qkv(x_btc).unflatten(-1, (-1, self.head_size))
         n_rotated_heads = self.n_heads + self.n_kv_heads
@@ -331,11 +331,11 @@ class Llama(Decoder):
     ) -> torch.Tensor:  # nats per token, the mean over the batch
         """Compute the cross-entropy of what came next; with experts the gradient of training is
         also that of their imbalance"""
-        # NOTE: pretraining alone, deliberately. Rows of tuning are filled up with padding, which
-        # would count as tokens
+        # NOTE: pretraining alone, deliberately. Tuning has losses of its own and never comes here:
+        # its rows are filled up with padding, which would count as tokens
         loss = super().loss(ids_bt, targets_bt, context)
         imbalance = take_imbalance(self) if self.cfg.n_experts else None
-        if imbalance is None:  # no experts, or no training
+        if imbalance is None:  # no experts, no training, or no gradients
             return loss
         return _add_gradient_of(loss, self.cfg.expert_balance * imbalance)
 

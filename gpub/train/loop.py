@@ -27,7 +27,7 @@ from ..data.batch import Batch
 from ..model.attention import attention_kernels
 from .config import TrainConfig, context_length_at, depth_at
 from .memory import IGNORED, Loss, MicroBatcher, TokenBatch, count_targets
-from .memory import next_token_loss, out_of_memory
+from .memory import next_token_loss, out_of_memory, set_depth, sleeping_parameters
 from .optim import make_optimizers, muon_format, own_parameters
 from .parallel import World, to_full_tensor
 from .schedule import lr_factor
@@ -84,7 +84,8 @@ class NextToken:
         # divided by the mean over processes, not by this one's count: the mean of all their losses
         # then gives every target of the step the same weight
         targets = self.world.mean(count_targets(batch.targets))
-        return TokenBatch(batch.ids, batch.targets, targets, self.cfg.batch_tokens)
+        tokens = self.world.size * batch.ids.numel()  # every process reads as many
+        return TokenBatch(batch.ids, batch.targets, targets, tokens)
 
     def loss(self, piece: TokenBatch) -> Loss:
         "Compute a micro-batch's share of the mean over all targets"
@@ -123,6 +124,9 @@ class TrainStep:
         self.check_finite()
         shares = dict(loss=self.loss) | self.metrics
         means = {name: float(self.world.mean(torch.as_tensor(x))) for name, x in shares.items()}
+        taken = sorted(means.keys() & {"step", "tokens", "lr", "grad_norm"})
+        if taken:
+            raise GpubError(f"a metric may not be called {taken[0]}: a row has that already")
         return dict(
             step=self.n,
             tokens=self.tokens,
@@ -164,22 +168,9 @@ def forward_backward(
     device = next(batcher.model.parameters()).device
     _try_piece(loss_of, batch, batcher, no_sync)
     while True:
-        total = 0.0
-        metrics: dict[str, Tensor | float] = {}
-        micro_batches = batch.split(batcher.micro)
         try:
             with attention_kernels(device, batch.shape[1]):
-                for piece in micro_batches:
-                    # processes average their gradients once a step, with the last piece
-                    is_last = piece is micro_batches[-1]
-                    with nullcontext() if is_last else no_sync():
-                        loss, shares = loss_of(piece)
-                        scaled = scaler.scale(loss) if scaler else loss
-                        scaled.backward()
-                    total = total + loss.detach()
-                    for name, share in shares.items():
-                        metrics[name] = metrics.get(name, 0.0) + share
-            return Loss(total, metrics)
+                return _sum_gradients(loss_of, batch.split(batcher.micro), scaler, no_sync)
         except Exception as e:  # a full memory comes in many classes
             if not out_of_memory(e):
                 raise
@@ -187,6 +178,28 @@ def forward_backward(
         # holds on to the activations
         batcher.model.zero_grad(set_to_none=True)
         batcher.shrink(batch)
+
+
+def _sum_gradients(
+    loss_of: Callable[[Any], Loss],
+    pieces: Sequence[Any],
+    scaler: torch.amp.GradScaler | None,
+    no_sync: Callable[[], AbstractContextManager],
+) -> Loss:
+    "Compute the gradients of all pieces of a step, and add up what they tell"
+    total = 0.0
+    metrics: dict[str, Tensor | float] = {}
+    for piece in pieces:
+        # processes average their gradients once a step, with the last piece
+        is_last = piece is pieces[-1]
+        with nullcontext() if is_last else no_sync():
+            loss, shares = loss_of(piece)
+            scaled = scaler.scale(loss) if scaler else loss
+            scaled.backward()
+        total = total + loss.detach()
+        for name, share in shares.items():
+            metrics[name] = metrics.get(name, 0.0) + share
+    return Loss(total, metrics)
 
 
 def _try_piece(
@@ -238,7 +251,8 @@ def train(
         )
     loss_of = settings.shared_loss or objective.loss
     device = next(model.parameters()).device
-    opts = opts or make_optimizers(model, cfg, muon_format(device))
+    if opts is None:
+        opts = make_optimizers(model, cfg, muon_format(device))
     # without fp16 a scaler passes everything through
     scaler = settings.scaler or torch.amp.GradScaler(device.type, enabled=False)
     batcher = settings.micro_batcher or MicroBatcher(model, cfg, world)
@@ -248,21 +262,23 @@ def train(
     longer_from = {math.ceil(share * cfg.steps) for share, _ in cfg.stages}
     model.train()
     for step in range(start, cfg.steps):
+        # longer rows need more memory, as does the first step after a pause
         if step == start or step in longer_from:
             batcher.try_pieces()
         # 1) what the step reads
         if cfg.depths:  # progressive depth: blocks begin to learn one after the other
             depth = depth_at(step, cfg, len(model.blocks))
-            batcher.set_depth(depth, fresh=step == 0)
+            set_depth(model, depth, fresh=step == 0)
         with _matmuls_in(settings.dtype, device):
             batch = objective.batch(step)
         # 2) forward and backward. Another region of autocast than that of `batch`, where GRPO lets
         # the model answer without gradients: autocast keeps copies of weights, and those have none
         with _matmuls_in(settings.dtype, device):
             loss, metrics = forward_backward(loss_of, batch, batcher, scaler, settings.no_sync)
-        # DDP computed the blocks that sleep too; neither the norm nor an optimizer may see them
-        for p in batcher.frozen:
-            p.grad = None
+        if cfg.depths:
+            # DDP computed the blocks that sleep too; neither the norm nor an optimizer may see them
+            for p in sleeping_parameters(model):
+                p.grad = None
         # 3) clip
         grad_norm = _clip_gradients(params, opts, scaler, cfg.clip)
         # 4) step
@@ -329,7 +345,8 @@ def _step_optimizers(
     "Let each optimizer move its parameters, at its peak rates times `factor`"
     for optimizer in opts:
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
+            peak_lr = group.setdefault("initial_lr", group["lr"])  # of one that torch made
+            group["lr"] = peak_lr * factor
         scaler.step(optimizer)
         optimizer.zero_grad(set_to_none=True)
     scaler.update()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KEPT', 'count_targets', 'TokenBatch', 'Loss', 'next_token_loss', 'backward', 'checkpoint_block', 'out_of_memory',
-           'MicroBatcher']
+           'MicroBatcher', 'set_depth', 'sleeping_parameters']
 
 # %% ../../nbs/lib/train/memory.ipynb #83dfc0a2
 from collections.abc import Callable
@@ -167,7 +167,8 @@ _PRICE = dict(
 
 class MicroBatcher:
     """How a step is cut so that it fits; when memory runs out it shrinks, at the same tokens per
-    step, and says so"""
+    step, and says so. Several processes shrink together: before they share gradients each tries a
+    piece (`trials`), and all shrink where it did not fit in one of them"""
 
     def __init__(
         self,
@@ -186,8 +187,6 @@ class MicroBatcher:
         # trials of a piece before the next steps, each with all processes
         self.trials = 0
         self.in_slices = hasattr(model, "reshard")
-        self.active_depth = None
-        self.frozen = []
         # DDP waits for all gradients, so sleepers are computed there
         self.skips = bool(cfg.depths) and world.size == 1
         self.use("off" if self.auto else cfg.grad_checkpoint)
@@ -225,23 +224,6 @@ class MicroBatcher:
             return x if getattr(block, "asleep", False) else apply(block, x, context)
 
         return awake
-
-    def set_depth(
-        self,
-        n: int,  # blocks, counted from the input
-        fresh: bool,  # the run is at its first step
-    ):
-        """Let the first `n` blocks work; the others learn nothing and, their writing layers set
-        to zero by a `fresh` run, hand on what they get"""
-        if n == self.active_depth:
-            return
-        self.active_depth = n
-        sleepers = self.model.blocks[n:]
-        self.frozen = [p for block in sleepers for p in block.parameters()]
-        for i, block in enumerate(self.model.blocks):
-            block.asleep = i >= n
-        if fresh:
-            _silence(sleepers)
 
     def try_pieces(self):
         """Let each of the next two steps begin with a trial of one piece, if several processes
@@ -305,9 +287,25 @@ class MicroBatcher:
         )
 
 
-def _silence(blocks: nn.ModuleList):
-    "Blocks that write nothing to the residual stream"
-    for block in blocks:
-        for name, p in block.named_parameters():
-            if name.startswith(("attn.proj.", "ffn.down.")):
+def set_depth(
+    model: nn.Module,  # has `blocks`
+    n: int,  # blocks that work, counted from the input
+    fresh: bool,  # the run is at its first step
+):
+    """Let the first `n` blocks work; the others learn nothing and, their writing layers set to zero
+    by a `fresh` run, hand on what they get"""
+    for i, block in enumerate(model.blocks):
+        block.asleep = i >= n
+    if fresh:
+        for name, p in model.blocks[n:].named_parameters():
+            _, _, name_in_block = name.partition(".")
+            if name_in_block.startswith(("attn.proj.", "ffn.down.")):
                 nn.init.zeros_(p)
+
+
+def sleeping_parameters(
+    model: nn.Module,  # perhaps after `set_depth`
+) -> list[nn.Parameter]:
+    "List the parameters of the blocks that sleep"
+    sleepers = [module for module in model.modules() if getattr(module, "asleep", False)]
+    return [p for block in sleepers for p in block.parameters()]

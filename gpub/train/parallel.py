@@ -165,12 +165,12 @@ class World:
         f: Callable[..., Any],  # called by process 0 alone; returns plain JSON
         *given: Any,  # what it is called with
     ) -> Any:  # what it returned, everywhere
-        "Let process 0 do it for everybody; its `GpubError` stops everybody"
+        "Let process 0 do it for everybody; its `GpubError`, or a full disk, stops everybody"
         if self.size == 1:
             return f(*given)
         try:
             out = dict(value=f(*given) if self.main else None)
-        except GpubError as e:
+        except (GpubError, OSError) as e:
             self.broadcast(dict(error=str(e)))
             raise
         if "error" in (out := self.broadcast(out)):

@@ -46,7 +46,7 @@ class CommonOptions(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class TrainingTask(ABC):
     """What a run learns, and how often it is measured and saved. A `TrainingRun` calls the methods
-    below in their order; the last five need not be written"""
+    in the order in which they stand here; those that have a body need not be written"""
 
     options: CommonOptions
     out: Path  # the run folder
@@ -63,19 +63,41 @@ class TrainingTask(ABC):
     sample_steps: Collection[int]  # after which a text is drawn
     milestone_steps: Collection[int]  # whose checkpoints stay
 
+    def as_begun(self) -> Self:
+        "Return the task as the folder, which is held now, began it"
+        return self
+
     @abstractmethod
     def build_model(self) -> Decoder:
         """Build what learns, with the weights it begins with; where it will be sliced, in the
         memory of process 0 alone"""
+
+    def choose_precision(
+        self,
+        model: Decoder,  # as built
+    ) -> Precision:
+        "Choose the precision of a new run; one that goes on keeps its own"
+        return pick_precision(self.device, self.cfg.precision)
+
+    @abstractmethod
+    def describe(self) -> dict:
+        "Return what else config.json keeps: reference, prompt, unit"
 
     @abstractmethod
     def identity(self) -> dict:
         """Return what makes two runs the same, as config.json and every checkpoint keep it;
         `train` is the recipe"""
 
-    @abstractmethod
-    def describe(self) -> dict:
-        "Return what else config.json keeps: reference, prompt, unit"
+    def data_place(self) -> dict:
+        "Return where the data lies now, as config.json keeps it among the options"
+        return {}
+
+    def restored(self, saved: Checkpoint) -> Checkpoint:
+        "Return a checkpoint of `tensors` as `Learner` reads it"
+        return saved
+
+    def begin(self, learner: Learner) -> None:
+        "Give a learner what a new run takes over beside weights"
 
     @abstractmethod
     def make_objective(
@@ -87,42 +109,12 @@ class TrainingTask(ABC):
         "Make what is minimised; may compile the model, and runs once an opening"
 
     @abstractmethod
-    def scores(self, learner: Learner) -> dict[str, float]:
-        "Validate, and return fields of a row; every process must call it"
-
-    @abstractmethod
     def draw_texts(
         self,
         learner: Learner,
         prompt: str,  # that config.json keeps
     ) -> list[tuple[str, str]]:
         "Return prompts, and how the model goes on; every process must call it"
-
-    @abstractmethod
-    def finish(
-        self,
-        config: dict,  # what config.json says
-        paid_usd: float,  # by all processes of the run
-    ) -> None:
-        "Write the bill and the report, and log the result"
-
-    def as_begun(self) -> Self:
-        "Return the task as the folder, which is held now, began it"
-        return self
-
-    def data_place(self) -> dict:
-        "Return where the data lies now, as config.json keeps it among the options"
-        return {}
-
-    def choose_precision(
-        self,
-        model: Decoder,  # as built
-    ) -> Precision:
-        "Choose the precision of a new run; one that goes on keeps its own"
-        return pick_precision(self.device, self.cfg.precision)
-
-    def begin(self, learner: Learner) -> None:
-        "Give a learner what a new run takes over beside weights"
 
     def flops_per_token(
         self,
@@ -131,13 +123,21 @@ class TrainingTask(ABC):
         "Count the floating-point operations of a token of a step"
         return None
 
+    @abstractmethod
+    def scores(self, learner: Learner) -> dict[str, float]:
+        "Validate, and return fields of a row; every process must call it"
+
     def tensors(self, learner: Learner) -> tuple[dict, dict]:
         "Return what a checkpoint keeps of the model, and of the optimizers"
         return learner.tensors()
 
-    def restored(self, saved: Checkpoint) -> Checkpoint:
-        "Return a checkpoint of `tensors` as `Learner` reads it"
-        return saved
+    @abstractmethod
+    def finish(
+        self,
+        config: dict,  # what config.json says
+        paid_usd: float,  # by all processes of the run
+    ) -> None:
+        "Write the bill and the report, and log the result"
 
 
 def log_on_main(

@@ -111,8 +111,8 @@ class OpenRun(Generic[T]):
 
 
 class TrainingRun(Generic[T]):
-    """A task in a folder: `go` trains it, and the same call goes on after an interruption. Nothing
-    is read before `task` or `opened` is asked for
+    """A task in a folder: `go` trains it, and the same call goes on after an interruption, from the
+    newest checkpoint. Nothing is read before `task` or `opened` is asked for
 
     `Trainer` makes one of a preset, `Tuner` one of a method of tuning."""
 
@@ -148,7 +148,11 @@ class TrainingRun(Generic[T]):
     @contextmanager
     def opened(self) -> Iterator[OpenRun[T]]:
         """Hold the folder and the processes while steps are made, and finish a run that reached
-        its last one; raises `Interrupted` after a saved stop, `GpubError` for anything refused"""
+        its last one; raises `Interrupted` after a saved stop, `GpubError` for anything refused.
+
+        Whoever leaves the block before the end saves nothing: the next call goes on from the newest
+        checkpoint. Closed are then, in this order, what reads ahead, the saver after its last
+        write, the ledger, the lock, and the talk with other processes"""
         task = self.task
         folder = Run(self.out, log=task.log)
         stop = threading.Event()
@@ -179,7 +183,7 @@ class TrainingRun(Generic[T]):
                 self.world.on_main(self._mirror_finished)
 
     def _hold_folder(self, folder: Run, held: ExitStack) -> None:
-        "Lock the folder, and bring back what a mirror has; refuse a ledger that was edited"
+        "Lock the folder, bring back what a mirror has, and cut a ledger's last line if it is half"
         held.enter_context(lock_folder(self.out, self.task.log))
         if self.options.mirror:
             folder.restore(self.options.mirror)
@@ -214,7 +218,8 @@ class TrainingRun(Generic[T]):
         return learner
 
     def _clean_folder(self, begun: Begun[T]) -> None:
-        "Leave in the folder what belongs to the step that the run goes on from"
+        """Let LATEST, the tokenizer and the logs say what belongs to the step that the run goes on
+        from"""
         mark_latest(self.out)
         begun.task.tok.save(self.out)
         cut_records(self.out, begun.state.step)
@@ -278,6 +283,8 @@ class TrainingRun(Generic[T]):
             finally:
                 ledger.switch("save")  # the saver's block waits for the last write
                 reading.close()
+            # all processes hear here whether the last write failed. Where the block raised, the
+            # saver's own end waits, and only logs a failure
             recorder.await_saver()
 
     def _open_tracker(self, config: dict, has_steps_left: bool) -> Tracker:

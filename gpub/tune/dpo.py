@@ -241,9 +241,10 @@ class DpoObjective:
         loss = loss - self.cfg.nll_weight * now.chosen.sum() / piece.answered.to(device)
         gain_b = (now.chosen - before.chosen).detach()
         other_b = (now.rejected - before.rejected).detach()
-        return loss, dict(
+        metrics = dict(
             chosen_gain=gain_b.sum() / piece.size,
             chosen_token_gain=gain_b.sum() / piece.answered.to(device),
             rejected_gain=other_b.sum() / piece.size,
             ordered=(gain_b > other_b).sum() / piece.size,
         )
+        return Loss(loss, metrics)

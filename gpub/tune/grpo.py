@@ -17,11 +17,11 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from ..chat.template import EncodedChat
-from ..core import Config, GpubError, NotNegative
+from ..core import Config, GpubError, NotNegative, Positive
 from ..model.sampling import SamplingConfig
 from ..model.gpt import Decoder
 from ..train.memory import Loss
@@ -34,7 +34,6 @@ from ..data.batch import IGNORED
 _GroupSize = Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"]
 _QuestionCount = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
 _AnswerLength = Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"]
-_AboveZero = Annotated[float, Gt(0), "a number above 0"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class GrpoConfig(Config):
     questions_per_step: _QuestionCount = 32  # each is answered `group` times
     group: _GroupSize = 8  # answers to a question
     longest: _AnswerLength = 64  # tokens of an answer
-    temperature: _AboveZero = 1.0  # of the answers, and of the probabilities in the loss
+    temperature: Positive = 1.0  # of the answers, and of the probabilities in the loss
     # what keeps the model near its beginning; see `tune.losses`
     penalty: Penalty = "none"
     beta: NotNegative = 0.0  # price of a nat of distance
@@ -127,6 +126,8 @@ class GrpoObjective:
         number of processes these are the same answers, up to rounding"""
         cfg = self.cfg
         questions = self.questions_at(step)
+        if len(questions.prompts) == 0:
+            raise GpubError(f"there are no questions for step {step}: give at least one")
         # n questions, b answers: groups side by side
         number_n = self.world.share_of(np.arange(len(questions.prompts)), "groups of answers")
         number_b = number_n.repeat(cfg.group)
@@ -194,7 +195,7 @@ class GrpoObjective:
             reference_logprobs_bt,
             cfg.beta,
         )
-        return total / piece.step_answers, metrics
+        return Loss(total / piece.step_answers, metrics)
 
     def _metrics(self, piece: AnswerBatch) -> dict[str, Tensor | float]:
         "Measure the answers of a piece, as shares of the step"

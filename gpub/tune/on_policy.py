@@ -50,7 +50,7 @@ class RejectionObjective(GrpoObjective):
         logprobs_bt = answer_logprobs(self.model, batch, temperature=self.cfg.temperature)
         nats_b = -logprobs_bt.sum(1)
         total = (piece.rewards_b.to(device) * nats_b).sum()
-        return total / piece.step_answers, self._metrics(piece)
+        return Loss(total / piece.step_answers, self._metrics(piece))
 
 
 def _refuse_penalty(cfg: GrpoConfig) -> None:
@@ -94,7 +94,7 @@ class OnlineDpoObjective(GrpoObjective):
         total = torch.where(better_n != 0, nats_n, 0.0).sum()
         metrics = self._metrics(piece)
         metrics["kl"] = gain_n2.detach().sum() / piece.step_answers
-        return total * 2 / piece.step_answers, metrics
+        return Loss(total * 2 / piece.step_answers, metrics)
 
 # %% ../../nbs/lib/tune/on_policy.ipynb #onp-clip
 _Updates = Annotated[int, Ge(1), Le(64), "a whole number from 1 to 64"]
@@ -196,7 +196,7 @@ class ClippedObjective(GrpoObjective):
         clipped = ((is_too_high_bt | is_too_low_bt) & is_answer_bt).sum()
         metrics = self._metrics(piece)
         metrics["clip_share"] = clipped / piece.answer_tokens
-        return total / piece.step_answers, metrics
+        return Loss(total / piece.step_answers, metrics)
 
 # %% ../../nbs/lib/tune/on_policy.ipynb #onp-dist
 class DistillationObjective(GrpoObjective):
@@ -232,7 +232,7 @@ class DistillationObjective(GrpoObjective):
         total = torch.where(batch.targets != IGNORED, kl_bt, 0.0).sum()
         metrics = self._metrics(piece)
         metrics["teacher_kl"] = total.detach() / piece.step_answers
-        return total / piece.step_answers, metrics
+        return Loss(total / piece.step_answers, metrics)
 
     def _next_token_logprobs(self, model: Decoder, batch: Batch) -> Tensor:
         logits_btv = packed_logits(model, batch).float() / self.cfg.temperature

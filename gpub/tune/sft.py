@@ -88,7 +88,8 @@ class SftObjective:
         logits_btv = self.logits_of(self.model, piece.packed)
         nats = -token_logprobs(logits_btv, piece.packed.targets).sum()
         learned = (piece.packed.targets != IGNORED).sum()
-        return nats / piece.learned.clamp(min=1), dict(learned=learned * self.world.size)
+        loss = nats / piece.learned.clamp(min=1)
+        return Loss(loss, dict(learned=learned * self.world.size))
 
 
 def pages_of(

@@ -114,7 +114,7 @@ class _Reading:
     def loss(self, piece: "_Text") -> Loss:
         logits_btv = self.model(piece.ids_bt[:, :-1])[:, piece.first - 1 :]
         asked_bt = piece.ids_bt[:, piece.first :]
-        return F.cross_entropy(logits_btv.flatten(0, 1).float(), asked_bt.flatten()), {}
+        return Loss(F.cross_entropy(logits_btv.flatten(0, 1).float(), asked_bt.flatten()), {})
 
 
 @dataclass(frozen=True)
