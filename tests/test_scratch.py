@@ -6,6 +6,7 @@ import os
 import random
 import re
 import select
+from fractions import Fraction
 from pathlib import Path
 
 import forked
@@ -174,7 +175,10 @@ def drawn_expressions(n):
 
     def number():
         digits = dice.choice([1, 2, 3, 5, 20, 100, 101])
-        return dice.choice(["", "", "-"]) + "".join(dice.choices("0123456789", k=digits))
+        whole = dice.choice(["", "", "-"]) + "".join(dice.choices("0123456789", k=digits))
+        if dice.random() < 0.7:
+            return whole
+        return f"{whole}.{''.join(dice.choices('0123456789', k=dice.choice([1, 2, 3, 30])))}"
 
     expressions = []
     for _ in range(n):
@@ -184,7 +188,21 @@ def drawn_expressions(n):
             at = dice.randrange(len(whole))
             whole = whole[:at] + dice.choice("+-*/.x ()²\n") + whole[at + dice.randrange(2) :]
         expressions.append(whole)
-    return [*expressions, "", "1/0", "0/0", "-0*5", "1/200", "-1/200", "-1/201", "5/-2", "٣+٤"]
+    return [
+        *expressions,
+        "",
+        "1/0",
+        "0/0",
+        "-0*5",
+        "1/200",
+        "-1/200",
+        "-1/201",
+        "5/-2",
+        "٣+٤",
+        "-0.5*0",
+        ".5+1",
+        "5.+1",
+    ]
 
 
 def test_python_and_the_page_compute_the_same(tmp_path):
@@ -208,7 +226,23 @@ def test_a_sum_is_right():
         assert calculate(f"{b}-{a}") == f"{b - a}"
         quotient = calculate(f"{a}/{b}")
         assert abs(float(quotient) - a / b) <= 0.005 + 1e-6, (a, b)
-        assert ("." in quotient) == (a % b != 0)
+        assert a % b != 0 or quotient == f"{a // b}"
+
+
+def test_a_point_is_no_rounding():
+    dice = random.Random(2)
+    for _ in range(500):
+        a, b = (
+            f"{dice.choice(['', '-'])}{dice.randrange(999)}.{dice.randrange(999):03d}" for _ in "ab"
+        )
+        b = dice.choice([b, str(dice.randrange(99))])
+        x, y = Fraction(a), Fraction(b)
+        results = {"+": x + y, "-": x - y, "*": x * y}
+        for sign, right in results.items():
+            assert Fraction(calculate(f"{a}{sign}{b}")) == right
+            assert not re.search(r"\.\d*0$|\.$", calculate(f"{a}{sign}{b}"))
+        if y:
+            assert abs(Fraction(calculate(f"{a}/{b}")) - x / y) <= Fraction(1, 200)
 
 
 # ---------------------------------------------------------------- an answer with calls

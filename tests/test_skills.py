@@ -155,10 +155,18 @@ def test_products_quotients_and_going_on(turns):
                 assert 0 <= int(said(turn)) < b and (a - int(said(turn))) % b == 0
                 asked["remainder"] += 1
                 continue
+            if less := re.fullmatch(r"(\d+) less (\d+)%", turn.content):
+                a, b = map(int, less.groups())
+                assert abs(Fraction(said(turn)) - a * Fraction(100 - b, 100)) <= Fraction(1, 200)
+                asked["off"] += 1
+                continue
             a, sign, b, percent = re.fullmatch(
-                r"([\d.]+)([-+*/])(\d+)(?: then)?( percent)?", turn.content
+                r"(-?[\d.]+)([-+*/])(-?[\d.]+)(?: then| both)?( percent)?", turn.content
             ).groups()
             asked["point"] += "." in a
+            asked["points"] += "." in a and "." in b
+            asked["both"] += turn.content.endswith("both")
+            asked["below zero"] += a[0] == "-"
             a, b = Fraction(a) / (100 if percent else 1), Fraction(b)
             if sign == "/" and b == 0:
                 assert said(turn) == "Nobody can divide by zero."
@@ -172,10 +180,12 @@ def test_products_quotients_and_going_on(turns):
                     right = a * b
                 case _:
                     right = a / b
-            assert abs(Fraction(said(turn)) - right) <= Fraction(1, 200)
+            exact = sign != "/" and not percent
+            assert abs(Fraction(said(turn)) - right) <= (0 if exact else Fraction(1, 200))
             if right.denominator == 1:
                 assert said(turn) == str(right)
-    assert min(asked[about] for about in ("odd", "remainder", "point")) > 10
+    abouts = ("odd", "remainder", "point", "points", "both", "below zero", "off")
+    assert min(asked[about] for about in abouts) > 5
 
 
 def test_every_step_of_a_scratch_and_every_result_is_true(turns):
@@ -187,16 +197,17 @@ def test_every_step_of_a_scratch_and_every_result_is_true(turns):
                 assert sum(map(int, numbers)) == int(right)
                 steps += 1
         for a, sign, b, result in re.findall(
-            r"<call>(-?\d+)([-+*/])(\d+)</call><result>([^<]*)</result>", turn.answer
+            r"<call>(-?[\d.]+)([-+*/])(-?[\d.]+)</call><result>([^<]*)</result>", turn.answer
         ):
-            if sign == "/" and b == "0":
+            if sign == "/" and float(b) == 0:
                 assert result == "?"
                 continue
             a, b = Fraction(a), Fraction(b)
             right = {"+": a + b, "-": a - b, "*": a * b, "/": b and a / b}[sign]
-            assert abs(Fraction(result) - right) <= Fraction(1, 200)
+            assert abs(Fraction(result) - right) <= (Fraction(1, 200) if sign == "/" else 0)
             steps += 1
-        assert turn.answer.count("<call>") == turn.answer.count("</result>") <= 4
+        calls = re.findall(r"<call>.*?</call><result>.*?</result>", turn.answer)
+        assert turn.answer.count("<call>") == turn.answer.count("</result>") == len(calls) <= 4
     assert steps > 2000
     assert add_in_columns(475, 168) == "5+8=13 7+6+1=14 4+1+1=6"
     assert subtract_in_columns(475, 168) == "15-8=7 7-6-1=0 4-1=3"
@@ -210,22 +221,44 @@ def test_weekdays(turns):
             n, day = re.fullmatch(r"(-?\d+) after (\w+)", turn.content).groups()
             right = DAYS[(DAYS.index(day) + int(n)) % 7]
         assert said(turn) == right
-        a, total, rest = re.search(r"<think>([\d+]+)=(\d+), (\d)</think>", turn.answer).groups()
-        assert sum(map(int, a.split("+"))) == int(total) and int(total) % 7 == int(rest)
+        if date:
+            sums = re.findall(r"(\d+)([-+])(\d+)=(\d+)", turn.answer)
+            assert len(sums) == 4
+            for a, sign, b, total in sums:
+                assert int(a) + (int(b) if sign == "+" else -int(b)) == int(total)
+            rest = sums[-1][3]
+            assert int(sums[-1][2]) % 7 == 0 and int(rest) < 7
+        else:
+            numbers = re.search(r"<think>([\d+]+)=(\d+), (\d)</think>", turn.answer)
+            a, total, rest = numbers.groups()
+            assert sum(map(int, a.split("+"))) == int(total) and int(total) % 7 == int(rest)
         assert DAYS[(int(rest) + 1) % 7] == right
 
 
-def test_the_scratch_of_a_weekday_is_three_small_tables():
-    "One number a year, one a month, one a day: what a model has to know by heart"
-    tables = [{}, {}, {}]
-    first = datetime.date(2000, 1, 1)
-    for n in range(36525):
+def test_the_scratch_of_a_weekday_is_four_small_tables():
+    "One number a century, one a year, one a month, one a day: what a model has to know by heart"
+    tables = [{}, {}, {}, {}]
+    first = datetime.date(1900, 1, 1)
+    for n in range(73_049):
         date = first + datetime.timedelta(n)
-        leap = date.year % 4 == 0 and date.month < 3
-        keys = (date.year, leap), date.month, date.day
-        for table, key, number in zip(tables, keys, weekday_scratch(date).split("=")[0].split("+")):
-            assert table.setdefault(key, number) == number and int(number) < 7
-    assert [len(table) for table in tables] == [125, 12, 31]
+        february = datetime.date(date.year, 3, 1) - datetime.timedelta(1)
+        leap = "L" if february.day == 29 else ""
+        entries = weekday_scratch(date).split(" ")[:4]
+        places = (entry.split(":") for entry in entries)
+        names, numbers = zip(*places)
+        day = f"{date.day}"
+        assert names == (
+            f"{date.year // 100}",
+            f"{date.year % 100:02d}",
+            MONTHS[date.month - 1][:3],
+            day,
+        )
+        assert numbers[1].endswith("L") == bool(leap)
+        keys = names[0], names[1] + leap, names[2] + leap * (date.month < 3), day
+        for table, key, number in zip(tables, keys, numbers):
+            assert table.setdefault(key, number) == number and int(number.rstrip("L")) < 7
+    assert date == datetime.date(2099, 12, 31)
+    assert [len(table) for table in tables] == [2, 101, 14, 31]
 
 
 def test_dates_and_days_between(turns):
@@ -237,6 +270,12 @@ def test_dates_and_days_between(turns):
             february, march = map(zeller, days)
             assert right == (march != (february + 1) % 7)
             asked["leap"] += 1
+            continue
+        if month := re.match(r"days of (\w+) (\d{4}) in", turn.content):
+            start = datetime.date(int(month[2]), MONTHS.index(month[1]) + 1, 1)
+            end = datetime.date(start.year + start.month // 12, start.month % 12 + 1, 1)
+            assert said(turn) == f"{end.toordinal() - start.toordinal()} days"
+            asked["month of a year"] += 1
             continue
         if month := re.match(r"days of (\w+)", turn.content):
             n = "0 31 28 31 30 31 30 31 31 30 31 30 31".split()[MONTHS.index(month[1]) + 1]
@@ -261,15 +300,26 @@ def test_dates_and_days_between(turns):
             assert bool(remark) == (min(start, found) < march <= max(start, found))
             asked["ahead"] += 1
             continue
+        if ahead := re.fullmatch(r"(-?\d+) after (\d{4}-\d\d-\d\d)", turn.content):
+            start = datetime.date.fromisoformat(ahead[2]).toordinal()
+            found = datetime.datetime.strptime(said(turn), "%d %B %Y").toordinal()
+            assert found == start + int(ahead[1])
+            asked["ahead in a year"] += 1
+            continue
         date, step = turn.content.split()
         right = datetime.date.fromisoformat(date).toordinal() + int(step)
         found = datetime.datetime.strptime(said(turn), "%d %B %Y")
         assert found.toordinal() == right
-    assert min(asked[about] for about in ("leap", "month", "next month", "ahead")) > 20
+    abouts = ("leap", "month", "next month", "ahead", "month of a year", "ahead in a year")
+    assert min(asked[about] for about in abouts) > 20
     for turn in of_skill(turns, "between"):
-        a, b = map(datetime.date.fromisoformat, turn.content.split()[1:])
+        a, b = map(datetime.date.fromisoformat, turn.content.split()[1:3])
+        with_year = turn.content.endswith("of a year")
+        asked["between in a year"] += with_year
         assert said(turn).split()[0] == str(b.toordinal() - a.toordinal())
-        assert ("without a 29 February" in said(turn)) == (a.month <= 2 < b.month)
+        remark = "without a 29 February" in said(turn)
+        assert remark == (a.month <= 2 < b.month and not with_year)
+    assert asked["between in a year"] > 20
 
 
 UNITS = {  # in meters, grams, seconds, liters
@@ -278,6 +328,7 @@ UNITS = {  # in meters, grams, seconds, liters
     "kg": 1000, "g": 1, "t": 10**6, "pounds": Fraction(4536, 10),
     "hours": 3600, "minutes": 60, "seconds": 1, "days": 86_400, "weeks": 604_800,
     "l": 1, "ml": Fraction(1, 1000), "ounces": Fraction(2835, 100), "stone": 6350,
+    "yards": Fraction(9144, 10_000), "gallons": Fraction(3785, 1000), "mg": Fraction(1, 1000),
 }  # fmt: skip
 
 
@@ -289,17 +340,20 @@ ROUNDED = {  # where a mile is no 1,609 meters, and units that are not all of on
 
 
 def test_units(turns):
+    added = 0
     for turn in of_skill(turns, "units"):
-        n, of, to = turn.content.split()
+        n, of, to, *more = turn.content.split()
         value, unit = said(turn).split()
         if of in "CF":
             right = Fraction(n) * 9 / 5 + 32 if of == "C" else (Fraction(n) - 32) * 5 / 9
             assert unit == {"C": "°C", "F": "°F"}[to]
         else:
             by = ROUNDED.get((of, to)) or Fraction(UNITS[of]) / UNITS[to]
-            right = Fraction(n) * by
+            right = Fraction(n) * by + Fraction(more[-1] if more else 0)
             assert unit == to
+            added += bool(more)
         assert abs(Fraction(value) - right) <= Fraction(1, 200)
+    assert added > 10
 
 
 def test_roman_numerals(turns):
@@ -349,14 +403,27 @@ def test_letters(turns):
     assert sum(asked[nth] for nth in NTH[1:]) > 5
 
 
-DOWN = re.compile("(?i)large to|desc|biggest first|largest first|highest to|big to|decreas|falling")
+DOWN = re.compile(
+    "(?i)large to|desc|biggest first|largest first|highest to|big to|decreas|falling|downwards"
+)
 
 
 def test_sorting(turns):
-    ups = downs = alone = 0
+    ups = downs = alone = points = 0
     for turn in of_skill(turns, "sort"):
-        items = [int(item) for item in re.findall(r"-?\d+", turn.content)]
-        heard = [int(item) for item in said(turn).split(", ")]
+        typed = turn.content.removeprefix("sort ").split(", ")
+        items = [Fraction(item) for item in typed]
+        heard = [Fraction(item) for item in said(turn).split(", ")]
+        assert set(said(turn).split(", ")) <= set(typed)
+        points += any("." in item for item in typed)
+        groups = re.search("<think>(.*)</think>", turn.answer)[1].split(", ")
+        shown = [Fraction(item) for group in groups for item in group.split(": ")[1].split(" ")]
+        assert sorted(shown) == sorted(items)
+        if len(heard) == len(items):  # no number of a group comes before one of an earlier group
+            sizes = [len(group.split(": ")[1].split(" ")) for group in groups]
+            for at in range(len(sizes)):
+                some = slice(sum(sizes[:at]), sum(sizes[: at + 1]))
+                assert set(heard[some]) == set(shown[some])
         if len(heard) == 1 < len(items):
             assert heard[0] in (min(items), max(items))
             alone += 1
@@ -369,8 +436,8 @@ def test_sorting(turns):
             assert not up
         ups += up
         downs += not up
-    assert min(ups, downs, alone) > 20
-    counted = longest = 0
+    assert min(ups, downs, alone, points) > 20
+    counted = longest = keys = 0
     for turn in of_skill(turns, "words"):
         items = re.findall(r"'(\w+)'", turn.content)
         if turn.content.startswith("count"):
@@ -385,11 +452,17 @@ def test_sorting(turns):
             longest += 1
             continue
         heard = said(turn).split(", ")
+        if scratch := re.search("<think>(.*): (.*)</think>", turn.answer):
+            for key, item in zip(scratch[2].split(), sorted(items), strict=True):
+                others = [other for other in items if other.startswith(key) and other != item]
+                assert item.startswith(key) and (key == item or not others)
+            assert sorted(scratch[1].split()) == scratch[2].split()
+            keys += 1
         if len(heard) == 1 < len(items):
             assert heard[0] in items
             continue
         assert heard in (sorted(items), sorted(items, reverse=True))
-    assert min(counted, longest) > 20
+    assert min(counted, longest, keys) > 20
 
 
 def test_a_name_is_remembered_and_a_result_is_gone_on_with():
@@ -420,10 +493,10 @@ def test_a_name_is_remembered_and_a_result_is_gone_on_with():
                 assert "not told me" in turn.answer
                 assert name is None or turn.content.startswith("no fact")
                 untold += 1
-            if turn.skill == "then":
-                number = re.match(r"-?\d+", turn.content)[0]
+            if turn.skill == "then" and not turn.content.endswith("both"):
+                number = re.match(r"-?[\d.]+", turn.content)[0]
                 heard = f"{said(before)} {before.content} {before.question}"
-                assert number in re.findall(r"-?\d+", heard)
+                assert number in re.findall(r"-?\d+(?:\.\d+)?", heard)
                 went_on += 1
             before = turn
     assert min(told, untold, went_on, facts) > 50
@@ -438,7 +511,7 @@ def test_whose_name_is_asked_for_after_another_name():
         for turn in talk:
             if turn.content.startswith("name "):
                 name = turn.content.removeprefix("name ")
-            if re.match(r"(?i)and (mine|me|what is mine)\b", turn.question):
+            if re.match(r"(?i)and (mine|me|what is mine)\b(?! is)", turn.question):
                 assert turn.answer == f"Your name is {name}."
                 mine += 1
             if who := re.match(r"(?i)and my (\w+)'s", turn.question):
@@ -450,10 +523,48 @@ def test_whose_name_is_asked_for_after_another_name():
 AGAIN = r"(?i)(and|what about|how about|and what about) [\d.]+ *\??"
 
 
+def test_the_last_two_numbers_are_added_or_multiplied():
+    "Add both: the numbers of the last two answers, whatever skill they are of"
+    kinds = Counter()
+    for talk in draw_conversations(4000, seed=14, turns=TURNS):
+        for first, second, turn in zip(talk, talk[1:], talk[2:]):
+            if not turn.content.endswith(" both"):
+                continue
+            a, b = re.fullmatch(r"(-?[\d.]+)[+*](-?[\d.]+) both", turn.content).groups()
+            assert first.skill == second.skill
+            for number, before in ((a, first), (b, second)):
+                heard = f"{said(before)} {before.content} {before.question}"
+                assert number in re.findall(r"-?\d+(?:\.\d+)?", heard)
+            kinds[first.skill] += 1
+    assert {"sum", "roman", "date", "letters"} <= set(kinds)
+
+
+def test_a_fact_that_is_told_again_is_the_new_one():
+    corrected = several = 0
+    names = find_skills(["name", "recall"])
+    for talk in draw_conversations(2000, seed=15, turns=TURNS, skills=names):
+        told = {}
+        for turn in talk:
+            if turn.content.startswith("fact ") and turn.skill == "name":
+                key, value = re.fullmatch(r"fact (\S+) (.+)", turn.content).groups()
+                corrected += key in told and told[key] != value
+                told[key] = value
+                several += turn.question.count(".") + turn.question.count(" and ") > 0
+            if turn.skill == "recall" and turn.content.startswith("fact "):
+                key, value = re.fullmatch(r"fact (\S+) (.+)", turn.content).groups()
+                before = " ".join(one.question for one in talk[: talk.index(turn)]).lower()
+                assert value.lower() in before
+                assert value in said(turn)
+                if key in told and before.count(told[key].lower()) == 1:
+                    others = [one for one in talk if one.content == f"fact {key} {value}"]
+                    assert told[key] == value or others
+    assert min(corrected, several) > 50
+
+
 def test_a_follow_up_goes_on_with_the_turn_before():
     "The same letter in another word, the same list the other way, the same units of another amount"
     letters = lists = units = 0
-    for talk in draw_conversations(3000, seed=12, turns=TURNS):
+    for talk in draw_conversations(4000, seed=12, turns=TURNS):
         for before, turn in zip(talk, talk[1:]):
             if before.skill != turn.skill:
                 continue
@@ -471,7 +582,7 @@ def test_a_follow_up_goes_on_with_the_turn_before():
                 assert heard[1] == heard[0][::-1] or len(heard[1]) == 1
                 lists += 1
             if turn.skill == "units" and re.fullmatch(AGAIN, turn.question):
-                assert asked[1:] == was[1:]
+                assert asked[1:3] == was[1:3]
                 units += 1
     assert min(letters, lists, units) > 5
 

@@ -17,36 +17,51 @@ from ..core import GpubError
 from ..data.tokenizer import Tokenizer
 
 # %% ../../nbs/lib/chat/calculator.ipynb #calccd04
-_CALL = re.compile(r" *(-?[0-9]{1,100}) *([-+*/]) *(-?[0-9]{1,100}) *")
+_NUMBER = r"(-?[0-9]{1,100})(?:\.([0-9]{1,100}))?"
+_CALL = re.compile(rf" *{_NUMBER} *([-+*/]) *{_NUMBER} *")
 
 
 def calculate(
-    expression: str,  # such as 475*168
-) -> str:  # the result; "?" for what is no operation on two whole numbers
+    expression: str,  # such as 475*168 or 0.5+2.25
+) -> str:  # the result; "?" for what is no operation on two numbers
     "Compute what a call asks for"
     call = _CALL.fullmatch(expression)
     if call is None:
         return "?"
-    a = int(call[1])
-    b = int(call[3])
-    if call[2] == "+":
-        return str(a + b)
-    if call[2] == "-":
-        return str(a - b)
-    if call[2] == "*":
-        return str(a * b)
+    places = max(len(call[2] or ""), len(call[5] or ""))
+    a = _without_point(call[1], call[2], places)
+    b = _without_point(call[4], call[5], places)
+    if call[3] == "+":
+        return _with_point(a + b, places)
+    if call[3] == "-":
+        return _with_point(a - b, places)
+    if call[3] == "*":
+        return _with_point(a * b, 2 * places)
     if b == 0:
         return "?"
     return _quotient(a, b)
 
 
+def _without_point(whole: str, decimals: str | None, places: int) -> int:
+    "A number in units of its last decimal: 2.5 with two places is 250"
+    return int(whole + (decimals or "").ljust(places, "0"))
+
+
+def _with_point(n: int, places: int) -> str:
+    "A number of so many decimals, without zeros at its end: 250 with two places is 2.5"
+    if places == 0:
+        return str(n)
+    digits = str(abs(n)).rjust(places + 1, "0")
+    text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").removesuffix(".")
+    return f"-{text}" if n < 0 else text
+
+
 def _quotient(a: int, b: int) -> str:
-    "A quotient, with two decimals unless it comes out even"
+    "A quotient, rounded to two decimals unless it comes out even"
     if a % b == 0:
         return str(a // b)
     hundredths = (200 * abs(a) + abs(b)) // (2 * abs(b))
-    sign = "-" if (a < 0) != (b < 0) and hundredths else ""
-    return f"{sign}{hundredths // 100}.{hundredths % 100:02d}"
+    return _with_point(-hundredths if (a < 0) != (b < 0) else hundredths, 2)
 
 # %% ../../nbs/lib/chat/calculator.ipynb #calccd06
 CALLS_AT_MOST = 4  # of an answer that are computed

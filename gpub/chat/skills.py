@@ -20,6 +20,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -55,6 +56,7 @@ class TalkState:
 
     name: str = ""  # of the user, once it was told
     number: int | None = None  # the result of the turn before, where that was a calculation
+    said: tuple[tuple[str, str], ...] = ()  # skills and numbers of the last two answers
     topic: tuple = ()  # the skill of the turn before, and what "and in banana?" needs of it
     facts: dict[str, str] = field(default_factory=dict)  # what the user told: where they live
 
@@ -373,6 +375,7 @@ _SAME_PHRASES = (
     "[and|now|what about|how about|and what about] [with|] {b} [instead|]?",
     "[the same|same|again|again but|same thing|do it again] with {b}",
     "and if it [is|was|were] {b}?",
+    "and [with|by] {b}?",
 )
 
 
@@ -441,6 +444,13 @@ _PERCENT_PHRASES = (
     "[calculate|find|take|give me|work out] {a}[%| percent] of {b}",
     "{a}[%| percent] of {b}",
 )
+_OFF_PHRASES = (
+    "{a}[%| percent] off {b}",
+    "[what is|how much is|] {b} [minus|less|-] {a}[%| percent]?",
+    "[a coat|a bag|it|a ticket] costs {b}[. |, ]{a}[%| percent] off[. |, ][how much is it|what do i "
+    "pay]?",
+    "[take|subtract] {a}[%| percent] [off|from] {b}",
+)
 _PERCENT_THEN_PHRASES = (
     "[and|what about|how about|now] {a}[%| percent]?",
     "and {a}[%| percent] of it?",
@@ -496,34 +506,64 @@ def _draw_percent(rng: random.Random, state: TalkState) -> SkillTurn:
     else:
         b = _draw_number(rng, 4)
         question = type_phrase(rng, _PERCENT_PHRASES, a=a, b=b)
+        if rng.random() < 0.2:
+            question = type_phrase(rng, _OFF_PHRASES, a=a, b=b)
+            part = calculate(f"{a * b}/100")
+            calls = f"{a}*{b}", f"{a * b}/100", f"{b}-{part}"
+            state.topic = ()
+            state.number = None
+            answer = call_text(*calls) + calculate(calls[-1])
+            return SkillTurn("product", f"{b} less {a}%", question, answer)
     state.topic = ("product", "%", b)
     state.number = _quotient_number(a * b, 100)
     answer = call_text(f"{a}*{b}", f"{a * b}/100") + calculate(f"{a * b}/100")
     return SkillTurn("product", f"{a}*{b} percent", question, answer)
 
 
-_POINT_TIMES_PHRASES = (
-    "{a}[*| * |x| x | times ]{b}",
-    "{a}[*| * | x | times ]{b}",
-    "[what is|what's|whats|how much is|calculate] {a}[*| * | x | times ]{b}?",
-    "multiply {a} [by|and|with] {b}",
+_PRICE_PHRASES = (
     "{b} [pens|cakes|books] at {a} [euros|dollars|pounds] each[. |, ]how much [is that|in total]?",
     "[one|a] [ticket|pen|cake] costs {a}[. |, ]how much [are|for|do] {b} [cost|]?",
 )
 
 
+def _draw_with_point(rng: random.Random, largest: int = 3) -> str:
+    "A number with one to three decimals, such as 12.5 or 0.07"
+    places = rng.choice((1, 1, 1, 2, 2, 3))
+    n = _draw_number(rng, largest + rng.randrange(places + 1))
+    if rng.random() < 0.25:
+        n %= 10**places
+    return _with_point(n, places)
+
+
 def _draw_decimal_product(rng: random.Random, state: TalkState) -> SkillTurn:
-    "A number with a point times a whole one: the calculator multiplies its tenths or hundredths"
-    places = rng.choice((1, 1, 2))
-    n = _draw_number(rng, 3) + 1
-    b = _draw_number(rng, 2)
-    typed = _with_point(n, places)
-    question = type_phrase(rng, _POINT_TIMES_PHRASES, a=typed, b=b)
-    call = f"{n}*{b}"
-    parts = f"{calculate(call)}/{10**places}"
+    "A number with a point times a whole one, or times another with a point"
+    a = _draw_with_point(rng)
+    b = _draw_with_point(rng, 1) if rng.random() < 0.5 else str(_draw_number(rng, 2))
     state.number = None
     state.topic = ()
-    return SkillTurn("product", f"{typed}*{b}", question, call_text(call, parts) + calculate(parts))
+    phrases = _PRODUCT_PHRASES[:15]
+    if rng.random() < 0.3 and "." not in b:
+        phrases = _PRICE_PHRASES
+    elif rng.random() < 0.3:
+        a, b = b, a
+    call = f"{a}*{b}"
+    question = type_phrase(rng, phrases, a=a, b=b)
+    return SkillTurn("product", call, question, call_text(call) + calculate(call))
+
+
+def _draw_decimal_quotient(rng: random.Random, state: TalkState) -> SkillTurn:
+    "A number with a point divided by another or by a whole one; half of them come out even"
+    b = _draw_with_point(rng, 1) if rng.random() < 0.6 else str(_draw_number(rng, 2))
+    a = _draw_with_point(rng)
+    if rng.random() < 0.5:
+        a = calculate(f"{b}*{1 + _draw_number(rng, 2)}")
+    state.number = None
+    state.topic = ()
+    call = f"{a}/{b}"
+    question = type_phrase(rng, _QUOTIENT_PHRASES[:15], a=a, b=b)
+    result = calculate(call)
+    answer = call_text(call) + (_NO_QUOTIENT if result == "?" else result)
+    return SkillTurn("quotient", call, question, answer)
 
 
 def draw_product(rng: random.Random, state: TalkState) -> SkillTurn:
@@ -534,7 +574,7 @@ def draw_product(rng: random.Random, state: TalkState) -> SkillTurn:
         if not follows:
             state.topic = ()
         return _draw_percent(rng, state)
-    if not follows and rng.random() < 0.12:
+    if not follows and rng.random() < 0.16:
         return _draw_decimal_product(rng, state)
     b = _draw_number(rng, 3)
     if follows:
@@ -624,6 +664,8 @@ def draw_quotient(rng: random.Random, state: TalkState) -> SkillTurn:
         return SkillTurn("quotient", f"{a}/{b}", question, _quotient_answer(a, b))
     if rng.random() < 0.12:
         return _draw_remainder(rng, state)
+    if rng.random() < 0.12:
+        return _draw_decimal_quotient(rng, state)
     own = rng.choice((2, 3, 4)) if rng.random() < 0.15 else None
     b = own or b
     a = b * _draw_number(rng, 3) if rng.random() < 0.5 else _draw_number(rng, 5)
@@ -662,22 +704,18 @@ def _draw_negative(rng: random.Random, state: TalkState) -> SkillTurn:
 
 
 def _draw_decimals(rng: random.Random, state: TalkState) -> SkillTurn:
-    "A sum or a difference of two numbers with a point: the calculator counts their hundredths"
-    places = [rng.choice((0, 1, 1, 2)), rng.choice((1, 1, 2))]
-    numbers = [(_draw_number(rng, 3), p) for p in places]
-    if rng.random() < 0.3:
-        numbers = [(n % 10**p, p) for n, p in numbers]
-    longest = max(places)
-    a, b = sorted(numbers, key=lambda one: one[0] * 10 ** (longest - one[1]), reverse=True)
+    "A sum or a difference of two numbers with a point, or of one with a point and a whole one"
+    numbers = [_draw_with_point(rng), _draw_with_point(rng)]
+    if rng.random() < 0.25:
+        numbers[rng.randrange(2)] = str(_draw_number(rng, 3))
+    a, b = numbers
     sign = rng.choice("+-")
-    typed = dict(a=_with_point(*a), b=_with_point(*b))
-    question = type_phrase(rng, _SUM_PHRASES if sign == "+" else _DIFFERENCE_PHRASES, **typed)
-    whole_a, whole_b = (n * 10 ** (longest - p) for n, p in (a, b))
-    call = f"{whole_a}{sign}{whole_b}"
-    by_ten = f"{calculate(call)}/{10**longest}"
-    answer = call_text(call, by_ten) + calculate(by_ten)
+    if sign == "-" and rng.random() < 0.9:
+        a, b = sorted(numbers, key=float, reverse=True)
+    question = type_phrase(rng, _SUM_PHRASES if sign == "+" else _DIFFERENCE_PHRASES, a=a, b=b)
     state.number = None
-    return SkillTurn("long", f"{typed['a']}{sign}{typed['b']}", question, answer)
+    call = f"{a}{sign}{b}"
+    return SkillTurn("long", call, question, call_text(call) + calculate(call))
 
 
 _TOTAL_PHRASES = (
@@ -698,31 +736,40 @@ _TOTAL_OF_PHRASES = (
 def _draw_total(rng: random.Random, state: TalkState) -> SkillTurn:
     "Three or four numbers to be added, now and then one of them subtracted: one call after another"
     digits = rng.choice((1, 2, 2, 3))
-    numbers = [_draw_number(rng, digits) for _ in range(rng.choice((3, 3, 3, 4)))]
+    size = rng.choice((3, 3, 3, 4))
+    numbers = [_draw_number(rng, digits) for _ in range(size)]
     in_words = max(numbers) <= 100 and rng.random() < _WORDS_SHARE
     typed = [_type_number(rng, n) if in_words else str(n) for n in numbers]
+    if not in_words and rng.random() < 0.2:
+        typed = [_draw_with_point(rng, 2) for _ in range(size)]
+        typed[rng.randrange(size)] = str(numbers[0])
+        numbers = list(map(Fraction, typed))
     signs = "+" * (len(numbers) - 1)
-    if rng.random() < 0.6:
-        if rng.random() < 0.3 and sum(numbers[:-1]) >= numbers[-1]:
-            signs = signs[:-1] + "-"
-        plus, minus = rng.choice((("+", "-"), (" + ", " - "), (" plus ", " minus ")))
+    if rng.random() < 0.65:
+        if rng.random() < 0.35:
+            signs = "".join(rng.choice("+-") for _ in signs)
+        elif rng.random() < 0.2:
+            signs = "*" * len(signs)
+        written = rng.choice(("{}", " {} ", "words"))
         text = typed[0]
         for sign, number in zip(signs, typed[1:]):
-            text += (plus if sign == "+" else minus) + number
+            name = {"+": " plus ", "-": " minus ", "*": " times "}[sign]
+            text += (name if written == "words" else written.format(sign)) + number
         question = type_phrase(rng, _TOTAL_PHRASES, s=text)
     else:
-        text = _typed_list(rng, numbers)
+        text = _typed_list(rng, typed)
         if in_words:
             text = rng.choice((", ", " and ")).join(typed)
         question = type_phrase(rng, _TOTAL_OF_PHRASES, s=text)
-    content = str(numbers[0])
-    total = numbers[0]
+    if not in_words:
+        numbers = typed
+    content = total = str(numbers[0])
     calls = []
     for sign, n in zip(signs, numbers[1:]):
         calls.append(f"{total}{sign}{n}")
-        total = int(calculate(calls[-1]))
+        total = calculate(calls[-1])
         content += f"{sign}{n}"
-    state.number = total
+    state.number = int(total) if total.isdigit() else None
     return SkillTurn("long", content, question, f"{call_text(*calls)}{total}")
 
 
@@ -877,23 +924,59 @@ _FACTOR_PHRASES = {
 }
 
 
+_BOTH_PHRASES = {
+    "+": (
+        "[and|now|ok,|] [add|sum] [these|those|the|them|both|up these] [two|]",
+        "[now|and|can you|] add [them|both|both numbers|the two|the results|these numbers] "
+        "[up|together|]",
+        "[and|] [both|the two|these two|those two|all|the two of them] together?",
+        "[and|] [what is|what's|] the sum of [both|them|the two|these|those two|these two]?",
+        "[and|how much is that|how many is that|what is that] [in total|together|altogether]?",
+        "[what do|how much do] [they|both|these] make [together|]?",
+        "in total?",
+    ),
+    "*": (
+        "[and|now|] multiply [them|both|these two|the two|both numbers]",
+        "[and|] [what is|] the product of [both|them|the two|these two]?",
+    ),
+}
+
+
+def _draw_both(rng: random.Random, a: str, b: str) -> SkillTurn:
+    "The last two results, added or multiplied"
+    sign = rng.choice("+++*")
+    call = f"{a}{sign}{b}"
+    question = type_phrase(rng, _BOTH_PHRASES[sign])
+    return SkillTurn("then", f"{call} both", question, call_text(call) + calculate(call))
+
+
 def draw_then(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw a turn that goes on with the result before it, such as: and plus 5? or: double it"
-    a = state.number
-    b = _draw_number(rng, 3)
+    """Draw a turn that goes on with the result before it, such as: and plus 5? or: double it, or
+    with the last two of one kind, such as: add both"""
+    kinds = [skill for skill, _ in state.said]
+    numbers = [number for _, number in state.said]
+    if len(set(kinds)) == 1 and kinds[1:] and kinds[0] != "then" and rng.random() < 0.6:
+        state.number = None
+        return _draw_both(rng, *numbers)
+    a = numbers[-1] if numbers else str(state.number)
+    b = str(_draw_number(rng, 3))
     sign = rng.choice("++--*/")
     phrases = _THEN_PHRASES[sign]
     if rng.random() < 0.2:
-        sign, b = rng.choice(tuple(_FACTOR_PHRASES))
-        phrases = _FACTOR_PHRASES[sign, b]
-    question = type_numbers(rng, phrases, b=b)
-    if sign == "/":
-        state.number = _quotient_number(a, b)
-        return SkillTurn("then", f"{a}/{b} then", question, _quotient_answer(a, b))
+        sign, number = rng.choice(tuple(_FACTOR_PHRASES))
+        b = str(number)
+        phrases = _FACTOR_PHRASES[sign, number]
+        question = type_phrase(rng, phrases)
+    elif rng.random() < (0.5 if "." in a else 0.06):
+        b = _draw_with_point(rng, 2)
+        question = type_phrase(rng, phrases, b=b)
+    else:
+        question = type_numbers(rng, phrases, b=int(b))
     call = f"{a}{sign}{b}"
     result = calculate(call)
-    state.number = int(result)
-    return SkillTurn("then", f"{call} then", question, f"{call_text(call)}{result}")
+    state.number = int(result) if result.isdigit() else None
+    answer = call_text(call) + (_NO_QUOTIENT if result == "?" else result)
+    return SkillTurn("then", f"{call} then", question, answer)
 
 # %% ../../nbs/lib/chat/skills.ipynb #0c21779b
 _MONTHS = tuple(calendar.month_name)[1:]
@@ -908,10 +991,26 @@ def write_date(
     return f"{date.day} {_MONTHS[date.month - 1]} {date.year}"
 
 
+def _ordinal(n: int) -> str:
+    "A day of a month, such as 1st, 2nd, 11th"
+    ending = "th" if 10 < n < 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
 def _typed_date(rng: random.Random, date: datetime.date) -> str:
     month = _MONTHS[date.month - 1]
     if rng.random() < 0.1:
         month = month[:3]
+    if rng.random() < 0.15:
+        return rng.choice(
+            (
+                f"{_ordinal(date.day)} {month} {date.year}",
+                f"{_ordinal(date.day)} of {month} {date.year}",
+                f"the {_ordinal(date.day)} of {month} {date.year}",
+                f"{month} {_ordinal(date.day)} {date.year}",
+                f"{month} {_ordinal(date.day)}, {date.year}",
+            )
+        )
     return rng.choice(
         (
             f"{date.day} {month} {date.year}",
@@ -924,23 +1023,39 @@ def _typed_date(rng: random.Random, date: datetime.date) -> str:
 
 
 def _draw_date(rng: random.Random) -> datetime.date:
-    "A date of 2000 to 2099, the ends of months more often than they come"
-    year = rng.randint(2000, 2099)
+    "A date of 1900 to 2099, the years around ours and the ends of months more often than others"
+    year = rng.choice((rng.randint(1900, 2099), rng.randint(1950, 2040)))
     month = rng.randint(1, 12)
     last = calendar.monthrange(year, month)[1]
     day = rng.choice((1, last)) if rng.random() < 0.2 else rng.randint(1, last)
     return datetime.date(year, month, day)
 
 
+_CENTURIES = {19: 0, 20: 6}  # so that 1 is Monday
+_MONTH_NUMBERS = (0, 3, 3, 6, 1, 4, 6, 2, 5, 0, 3, 5)  # days before the month, without whole weeks
+
+
 def weekday_scratch(
-    date: datetime.date,  # of 2000 to 2099
+    date: datetime.date,  # of 1900 to 2099
 ) -> str:
-    "Write the numbers of year, month and day, all below seven, and the weekday's: 1 is Monday"
-    month = (datetime.date(2001, date.month, 1) - datetime.date(2001, 1, 1)).days % 7
-    day = date.day % 7
-    year = (date.isoweekday() - month - day) % 7  # in January and February of a leap year one less
-    total = year + month + day
-    return f"{year}+{month}+{day}={total}, {total % 7}"
+    """Write a number below seven for century, year, month and day, one sum after another, and what
+    is left without whole weeks, 1 for Monday: 20:6 24:2L Mar:3 5:5 6+2=8 8+3=11 11+5=16 16-14=2"""
+    century, year = divmod(date.year, 100)
+    is_leap = calendar.isleap(date.year)
+    month = _MONTH_NUMBERS[date.month - 1]
+    if is_leap and date.month < 3:
+        month = (month - 1) % 7
+    numbers = (_CENTURIES[century], (year + year // 4) % 7, month, date.day % 7)
+    names = (str(century), f"{year:02d}", _MONTHS[date.month - 1][:3], str(date.day))
+    table = [f"{name}:{n}" for name, n in zip(names, numbers)]
+    if is_leap:
+        table[1] += "L"
+    total = numbers[0]
+    for n in numbers[1:]:
+        table.append(f"{total}+{n}={total + n}")
+        total += n
+    table.append(f"{total}-{total - total % 7}={total % 7}")
+    return " ".join(table)
 
 
 _WEEKDAY_PHRASES = (
@@ -960,6 +1075,12 @@ _WEEKDAY_PHRASES = (
     "{date}[, |: | ][what|which] [day|weekday] [is|was] [it|that]?",
     "[i was|he was|she was] born on {date}[, |. ]what day was [it|that]?",
     "day of the week for {date}",
+    "[what|which] day of the week [did|does|will] {date} [fall on|fall|be]?",
+    "[which|what] [day|weekday] did {date} fall on?",
+    "on [what|which] [day|weekday] [was|is] {date}?",
+    "[is|was] {date} a [monday|friday|saturday|sunday|wednesday]? [what|which] day [is|was] it?",
+    "[my birthday|my wedding|the party|the exam|her birthday] [is|was] on {date}[, |. ]"
+    "[what|which] [day|weekday] [is|was] [that|it]?",
 )
 _WEEKDAY_THEN_PHRASES = ("[and|what about|how about|and what about|now] [on|] {date}?",)
 _DAY_STEP_PHRASES = {
@@ -1017,6 +1138,10 @@ _NEXT_THEN_PHRASES = {
 _MONTH_PHRASES = (
     "how many days [are in|has|does|are there in|in] {month} [have|]?",
     "[number of days in|days in|how long is] {month}",
+)
+_MONTH_OF_YEAR_PHRASES = (
+    "how many days [are in|has|does|are there in|in|had|did] {month} [of|in|] {year} [have|]?",
+    "[number of days in|days in|how long is] {month} {year}",
 )
 _MONTH_THEN_PHRASES = ("[and|what about|how about|and how many in] {month}?", "and in {month}?")
 _LEAP_PHRASES = (
@@ -1078,13 +1203,15 @@ def _typed_days(rng: random.Random, n: int) -> str:
     "A number of days as typed: 3 days, three days, a week"
     if n in (7, 14) and rng.random() < 0.5:
         return {7: "[a|one] week", 14: "two weeks"}[n].replace("[a|one]", rng.choice(("a", "one")))
-    word = _type_number(rng, n) if rng.random() < _WORDS_SHARE else n
+    word = _type_number(rng, n) if n <= 100 and rng.random() < _WORDS_SHARE else n
     return f"{word} days" if n > 1 else f"{word} day"
 
 
 def _draw_days_ahead(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
     "The weekday some days after or before a weekday: whole weeks do not count"
     n = rng.choice((rng.randint(1, 40), rng.randint(2, 9), 7, 14))
+    if rng.random() < 0.15:
+        n = rng.choice((100, 50, 200, rng.randint(41, 400)))
     back = rng.random() < 0.3
     if follows:
         start = state.topic[2]
@@ -1098,6 +1225,9 @@ def _draw_days_ahead(rng: random.Random, state: TalkState, follows: bool) -> Ski
     total = start + 1 + step
     day = _DAYS[(start + step) % 7]
     answer = f"<think>{start + 1}+{step}={total}, {total % 7}</think>{day}"
+    if n > 40:  # what is left of whole weeks is computed
+        weeks = n // 7
+        answer = call_text(f"{n}/7", f"{weeks}*7", f"{n}-{7 * weeks}") + answer
     content = f"{-n if back else n} after {_DAYS[start]}"
     return SkillTurn("weekday", content, question, answer)
 
@@ -1105,7 +1235,7 @@ def _draw_days_ahead(rng: random.Random, state: TalkState, follows: bool) -> Ski
 def draw_weekday(rng: random.Random, state: TalkState) -> SkillTurn:
     "Draw the weekday of a date, of some days after a weekday, or of another one after such a turn"
     follows = is_follow_up(rng, state, "weekday")
-    about = state.topic[1] if follows else rng.choices(("date", "ahead", "step"), (6, 3, 1))[0]
+    about = state.topic[1] if follows else rng.choices(("date", "ahead", "step"), (7, 2, 1))[0]
     if not follows:
         state.topic = ()
     elif about == "date" and rng.random() < 0.4:
@@ -1123,10 +1253,22 @@ def draw_weekday(rng: random.Random, state: TalkState) -> SkillTurn:
 
 
 def _draw_month(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
-    "The days of a month"
+    "The days of a month, now and then of a certain year"
     month = rng.randint(1, 12)
     name = _MONTHS[month - 1]
-    question = type_phrase(rng, _MONTH_THEN_PHRASES if follows else _MONTH_PHRASES, month=name)
+    if rng.random() < 0.4:
+        month = rng.choice((2, 2, month))
+        year = rng.choice((rng.randint(1950, 2060), rng.randint(2000, 2040)))
+        name = _MONTHS[month - 1]
+        phrases = _MONTH_OF_YEAR_PHRASES
+        if follows:
+            phrases = ("[and|what about|how about|and in] {month} [of|] {year}?",)
+        question = type_phrase(rng, phrases, month=name, year=year)
+        state.topic = ("date", "month")
+        days = calendar.monthrange(year, month)[1]
+        return SkillTurn("date", f"days of {name} {year} in {question}", question, f"{days} days")
+    typed = name[:3] if rng.random() < 0.06 else name
+    question = type_phrase(rng, _MONTH_THEN_PHRASES if follows else _MONTH_PHRASES, month=typed)
     state.topic = ("date", "month")
     answer = f"{calendar.monthrange(2001, month)[1]} days"
     if month == 2:
@@ -1175,10 +1317,15 @@ _DATE_AHEAD_PHRASES = {
         "{n} after {date}",
         "[today is|it is|it's|if today is] {date}[. |, ][what|which] date is it in {n}?",
         "[what|which] date is it {n} after {date}?",
+        "[what|which] [date|day] [will it be|is it|comes] {n} [after|from] {date}?",
+        "add {n} to {date}",
+        "{date} plus {n}",
+        "{date} + {n}",
     ),
     -1: (
         "[what|which] [date|day] [is|was] {n} before {date}?",
         "{n} before {date}",
+        "{date} minus {n}",
         "[today is|it is|it's|if today is] {date}[. |, ][what|which] date was it {n} ago?",
     ),
 }
@@ -1200,26 +1347,62 @@ def _draw_next_month(rng: random.Random, state: TalkState, follows: bool) -> Ski
     return SkillTurn("date", content, question, _MONTHS[(month + step) % 12])
 
 
-def _draw_date_ahead(rng: random.Random, state: TalkState) -> SkillTurn:
-    "The day of a year of 365 days some days before or after one: the calculator counts its number"
-    n = rng.randint(2, 28)
-    step = rng.choice((1, 1, -1))
-    start = datetime.date(2001, 1, 1) + datetime.timedelta(rng.randrange(30, 335))
-    end = start + step * n * _ONE_DAY
-    typed = dict(n=_typed_days(rng, n), date=_day_and_month(rng, start))
-    question = type_phrase(rng, _DATE_AHEAD_PHRASES[step], **typed)
-    calls = [f"{start.day}{'+' if step > 0 else '-'}{n}"]
-    day = calculate(calls[0])
+_AHEAD_AGAIN_PHRASES = {
+    1: ("[and|what about] {n} [after|later|]?", "and [in|] {n}?", "and {n} after [it|that date]?"),
+    -1: ("[and|what about] {n} [before|earlier]?", "and {n} before [it|that date]?"),
+}
+_MORE_DAYS_PHRASES = {
+    1: ("[and|] [another|] {n} after that?", "[and|] {n} [more|later than that]?"),
+    -1: ("[and|] {n} before that?", "[and|] {n} earlier than that?"),
+}
+
+
+def _date_ahead_answer(start: datetime.date, days: int, with_year: bool) -> str:
+    "Days are added to the day of the month by the calculator; what is too much is the next month's"
+    end = start + days * _ONE_DAY
+    calls = [f"{start.day}{'+' if days > 0 else '-'}{abs(days)}"]
     if end.month != start.month:
         longer = min(start, end)  # its month has the days that are passed
-        days = calendar.monthrange(2001, longer.month)[1]
-        calls.append(f"{day}{'-' if step > 0 else '+'}{days}")
-    state.topic = ()
-    answer = f"{call_text(*calls)}{end.day} {_MONTHS[end.month - 1]}"
+        length = calendar.monthrange(longer.year, longer.month)[1]
+        calls.append(f"{calculate(calls[0])}{'-' if days > 0 else '+'}{length}")
+    answer = call_text(*calls)
+    if with_year:
+        return answer + write_date(end)
+    answer += f"{end.day} {_MONTHS[end.month - 1]}"
     first, last = sorted((start, end))
     if first.month < 3 <= last.month:
         answer += ", without a 29 February"
-    return SkillTurn("date", f"{step * n} after {start:%m-%d}", question, answer)
+    return answer
+
+
+def _draw_date_ahead(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
+    """The date some days before or after one: the calculator counts its number; where no year is
+    told, it has 365 days"""
+    n = rng.choice((rng.randint(2, 28), rng.randint(2, 28), 7, 10, 14, 20))
+    step = rng.choice((1, 1, -1))
+    if follows:
+        _, _, start, end, with_year = state.topic
+        phrases = _AHEAD_AGAIN_PHRASES
+        if rng.random() < 0.5:
+            phrases = _MORE_DAYS_PHRASES
+            start = end
+        typed = ""
+    else:
+        phrases = _DATE_AHEAD_PHRASES
+        with_year = rng.random() < 0.6
+        if with_year:
+            start = _draw_date(rng)
+            typed = _typed_date(rng, start)
+        else:
+            start = datetime.date(2001, 1, 1) + datetime.timedelta(rng.randrange(30, 335))
+            typed = _day_and_month(rng, start)
+    if not with_year and start.month in (1, 12):
+        step = 1 if start.month == 1 else -1  # no other year
+    end = start + step * n * _ONE_DAY
+    question = type_phrase(rng, phrases[step], n=_typed_days(rng, n), date=typed)
+    state.topic = ("date", "ahead", start, end, with_year)
+    content = f"{step * n} after {start if with_year else format(start, '%m-%d')}"
+    return SkillTurn("date", content, question, _date_ahead_answer(start, step * n, with_year))
 
 
 def draw_date(rng: random.Random, state: TalkState) -> SkillTurn:
@@ -1227,9 +1410,9 @@ def draw_date(rng: random.Random, state: TalkState) -> SkillTurn:
     year, or more of the same"""
     follows = is_follow_up(rng, state, "date")
     abouts = ("next", "month", "leap", "next month", "ahead")
-    about = state.topic[1] if follows else rng.choices(abouts, (3, 1, 1, 0.7, 1.5))[0]
+    about = state.topic[1] if follows else rng.choices(abouts, (2.2, 1.6, 1, 0.7, 2.4))[0]
     if about == "ahead":
-        return _draw_date_ahead(rng, state)
+        return _draw_date_ahead(rng, state, follows)
     if about == "next month":
         return _draw_next_month(rng, state, follows)
     if about == "month":
@@ -1276,27 +1459,45 @@ def _draw_days_of_a_year(rng: random.Random) -> list[datetime.date]:
     return [first + datetime.timedelta(n) for n in sorted(numbers)]
 
 
+def _days_of_year(rng: random.Random) -> list[datetime.date]:
+    "Two days of one year, in their order"
+    year = rng.choice((rng.randint(1900, 2099), rng.randint(2000, 2040)))
+    first = datetime.date(year, 1, 1)
+    numbers = sorted(rng.sample(range(365 + calendar.isleap(year)), 2))
+    return [first + datetime.timedelta(n) for n in numbers]
+
+
 def draw_between(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw two dates of a year of 365 days, and count the days between them"
-    first = datetime.date(2001, 1, 1)
+    """Draw two dates of a year and count the days between them; where no year is told, it has 365
+    days"""
+    with_year = False
     a, b = _draw_days_of_a_year(rng)
     if is_follow_up(rng, state, "between") and state.topic[1].month < 12:
-        a = state.topic[1]
-        b = a + datetime.timedelta(rng.randint(1, 364 - (a - first).days))
+        a, with_year = state.topic[1:]
+        left = (a.replace(month=12, day=31) - a).days
+        b = a + datetime.timedelta(rng.randint(1, left))
         question = type_phrase(rng, _BETWEEN_THEN_PHRASES, b=_day_and_month(rng, b))
     else:
-        typed = dict(a=_day_and_month(rng, a), b=_day_and_month(rng, b))
+        with_year = rng.random() < 0.35
+        if with_year:
+            a, b = _days_of_year(rng)
+            typed = dict(a=_typed_date(rng, a), b=_typed_date(rng, b))
+            if rng.random() < 0.25:
+                typed["a"] = _day_and_month(rng, a)
+        else:
+            typed = dict(a=_day_and_month(rng, a), b=_day_and_month(rng, b))
         question = type_phrase(rng, _BETWEEN_PHRASES, **typed)
-    state.topic = ("between", a)
+    state.topic = ("between", a, with_year)
+    first = a.replace(month=1, day=1)
     before_a, before_b = ((d.replace(day=1) - first).days for d in (a, b))
     days_a = before_a + a.day
     days_b = before_b + b.day
     calls = call_text(f"{before_a}+{a.day}", f"{before_b}+{b.day}", f"{days_b}-{days_a}")
     n = (b - a).days
     answer = f"{calls}{n} days" if n != 1 else f"{calls}1 day"
-    if a.month < 3 <= b.month:
+    if not with_year and a.month < 3 <= b.month:
         answer += ", without a 29 February"
-    return SkillTurn("between", f"days {a} {b}", question, answer)
+    return SkillTurn("between", f"days {a} {b}" + " of a year" * with_year, question, answer)
 
 # %% ../../nbs/lib/chat/skills.ipynb #7c81d46a
 _UNIT_NAMES = {
@@ -1322,6 +1523,9 @@ _UNIT_NAMES = {
     "ml": ("ml", "milliliters", "millilitres"),
     "ounces": ("ounces", "oz"),
     "stone": ("stone", "stones"),
+    "yards": ("yards", "yd"),
+    "gallons": ("gallons", "us gallons"),
+    "mg": ("mg", "milligrams"),
 }
 _CONVERSIONS = (
     ("km", "m", "*1000"),
@@ -1330,14 +1534,14 @@ _CONVERSIONS = (
     ("cm", "m", "/100"),
     ("cm", "mm", "*10"),
     ("mm", "cm", "/10"),
-    ("inches", "cm", "*254/100"),
-    ("feet", "cm", "*3048/100"),
-    ("miles", "km", "*1609/1000"),
-    ("km", "miles", "*1000/1609"),
+    ("inches", "cm", "*2.54"),
+    ("feet", "cm", "*30.48"),
+    ("miles", "km", "*1.609"),
+    ("km", "miles", "/1.609"),
     ("kg", "g", "*1000"),
     ("g", "kg", "/1000"),
     ("t", "kg", "*1000"),
-    ("pounds", "kg", "*4536/10000"),
+    ("pounds", "kg", "*0.4536"),
     ("hours", "minutes", "*60"),
     ("minutes", "hours", "/60"),
     ("minutes", "seconds", "*60"),
@@ -1353,11 +1557,11 @@ _CONVERSIONS = (
     ("feet", "inches", "*12"),
     ("inches", "feet", "/12"),
     ("miles", "feet", "*5280"),
-    ("feet", "m", "*3048/10000"),
-    ("cm", "inches", "*100/254"),
-    ("kg", "pounds", "*10000/4536"),
-    ("ounces", "g", "*2835/100"),
-    ("stone", "kg", "*635/100"),
+    ("feet", "m", "*0.3048"),
+    ("cm", "inches", "/2.54"),
+    ("kg", "pounds", "/0.4536"),
+    ("ounces", "g", "*28.35"),
+    ("stone", "kg", "*6.35"),
     ("hours", "seconds", "*3600"),
     ("seconds", "hours", "/3600"),
     ("days", "minutes", "*1440"),
@@ -1366,6 +1570,18 @@ _CONVERSIONS = (
     ("years", "days", "*365"),
     ("years", "weeks", "*52"),
     ("months", "years", "/12"),
+    ("m", "feet", "/0.3048"),
+    ("mm", "m", "/1000"),
+    ("kg", "t", "/1000"),
+    ("yards", "m", "*0.9144"),
+    ("m", "yards", "/0.9144"),
+    ("gallons", "l", "*3.785"),
+    ("l", "gallons", "/3.785"),
+    ("g", "ounces", "/28.35"),
+    ("g", "mg", "*1000"),
+    ("minutes", "days", "/1440"),
+    ("weeks", "minutes", "*10080"),
+    ("days", "seconds", "*86400"),
 )
 _SINGULAR = {
     "km": "a kilometer;a km;one kilometre",
@@ -1385,6 +1601,8 @@ _SINGULAR = {
     "weeks": "a week;one week",
     "years": "a year;one year",
     "l": "a liter;a litre;one liter",
+    "yards": "a yard;one yard",
+    "gallons": "a gallon;one gallon",
 }
 _UNIT_PHRASES = (
     "how many {to} are {n} {of}?",
@@ -1406,6 +1624,15 @@ _UNIT_PHRASES = (
     "[i have|i ran|i need|it is|it takes] {n} {of}[. |, ][how many|what is that in] {to}[ "
     "is that|]?",
     "{n}{of} in {to}",
+    "how [much|much is|many] {to} [are|is|has|make] [in|] {n} {of}?",
+    "[i|we|she] [walked|bought|waited|have|used] {n} {of}[. |, ]how [many|much] {to} is [that|it]?",
+)
+_TWO_UNITS_PHRASES = (
+    "{n} {of} and {m} {to} in {to2}?",
+    "{n} {of} and {m} {to}[. |, | ][how many|how much] {to2} [in total|together|is that|is it|]?",
+    "{n} {of} {m} {to} in {to2}?",
+    "[what is|how much is|convert] {n} {of} [plus|and|+] {m} {to} [in|to] {to2}?",
+    "{n} {of} [plus|+|and then|then] {m} {to}[. |, | in ][how many|] {to2}?",
 )
 _ONE_PHRASES = (
     "how many {to} [are in|are there in|in|has|make|make up] {one}?",
@@ -1425,19 +1652,16 @@ _CELSIUS = ("celsius", "degrees celsius", "c", "°c")
 _FAHRENHEIT = ("fahrenheit", "degrees fahrenheit", "f", "°f")
 
 
-def _draw_amount(rng: random.Random, of: str, by: str) -> tuple[str, int, str]:
-    "An amount as typed, without its point, and the steps that begin there"
+def _draw_amount(rng: random.Random, by: str) -> str:
+    "An amount as typed, now and then with a point"
     n = 1 + _draw_number(rng, 4)
     if by == "/1000":
         n += 100  # two decimals would leave too little of less
     if rng.random() > 0.15:
-        return str(n), n, by
-    tenths = rng.randrange(1, 1000) * (10 if by == "/1000" else 1)
-    if tenths % 10 == 0:
-        tenths += rng.choice((5, 2, 8))
-    times, _, parts = by.removeprefix("*").partition("/")
-    steps = f"/{10 * int(parts)}" if by[0] == "/" else f"*{times}/{10 * int(parts or 1)}"
-    return f"{tenths // 10}.{tenths % 10}", tenths, steps
+        return str(n)
+    if by == "/1000":
+        return _with_point(10 * n + rng.randrange(1, 10), 1)
+    return _with_point(rng.randrange(1, 1000), rng.choice((1, 1, 2)))
 
 
 def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
@@ -1446,19 +1670,16 @@ def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
     follows = is_follow_up(rng, state, "units")
     if follows and state.topic[1] in ("C", "F") or not follows and rng.random() < 0.1:
         return _draw_temperature(rng, state, _draw_number(rng, 3) % 500, follows)
+    if not follows and rng.random() < 0.08:
+        return _draw_two_units(rng, state)
     of, to, by = state.topic[1] if follows else rng.choice(_CONVERSIONS)
     names = dict(of=rng.choice(_UNIT_NAMES[of]), to=rng.choice(_UNIT_NAMES[to]))
     if not follows and of in _SINGULAR and by != "/1000" and rng.random() < 0.25:
         n = "1"
-        digits = 1
-        steps = by
         one = rng.choice(_SINGULAR[of].split(";"))
         question = type_phrase(rng, _ONE_PHRASES, one=one, to=names["to"])
     elif of in _SINGULAR and by[0] == "*" and rng.random() < 0.06:
         n = "0.5"
-        digits = 1
-        times, _, parts = by.removeprefix("*").partition("/")
-        steps = f"*{times}/{2 * int(parts or 1)}"
         one = re.sub("^(one|an|a) ", "", rng.choice(_SINGULAR[of].split(";")))
         one = f"half {'an' if one[0] in 'aiou' or one.startswith('hour') else 'a'} {one}"
         phrases = _ONE_THEN_PHRASES if follows else _ONE_PHRASES
@@ -1467,16 +1688,12 @@ def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
         n = state.topic[2]
         others = [other for other in _CONVERSIONS if other[0] == of and other[1] != to]
         of, to, by = rng.choice(others or [(of, to, by)])
-        digits = int(n)
-        steps = by
         question = type_phrase(rng, _OTHER_UNIT_PHRASES, to=rng.choice(_UNIT_NAMES[to]))
     elif follows and of in _SINGULAR and by != "/1000" and rng.random() < 0.15:
         n = "1"
-        digits = 1
-        steps = by
         question = type_phrase(rng, _ONE_THEN_PHRASES, one=rng.choice(_SINGULAR[of].split(";")))
     else:
-        n, digits, steps = _draw_amount(rng, of, by)
+        n = _draw_amount(rng, by)
         phrases = _UNIT_THEN_PHRASES if follows else _UNIT_PHRASES
         typed = n
         if n.isdigit() and int(n) <= 100 and rng.random() < _WORDS_SHARE:
@@ -1484,15 +1701,27 @@ def draw_units(rng: random.Random, state: TalkState) -> SkillTurn:
             phrases = [phrase for phrase in phrases if "{n}{of}" not in phrase]
         question = type_phrase(rng, phrases, n=typed, **names)
     state.topic = ("units", (of, to, by), n if n.isdigit() and int(n) > 99 else "")
-    answer = _calculate_in_steps(digits, steps)
-    return SkillTurn("units", f"{n} {of} {to}", question, f"{answer} {to}")
+    return SkillTurn("units", f"{n} {of} {to}", question, f"{_calculate_in_steps(n, by)} {to}")
 
 
-def _calculate_in_steps(n: int, steps: str) -> str:
-    "Calls that change a number step by step, such as *254/100, and the result behind them"
+def _draw_two_units(rng: random.Random, state: TalkState) -> SkillTurn:
+    "An amount of two units, such as 4 km and 600 m, in the smaller one"
+    whole = [c for c in _CONVERSIONS if re.fullmatch(r"[*][0-9]+", c[2]) and c[0] != "years"]
+    of, to, by = rng.choice(whole)
+    n = 1 + _draw_number(rng, 2)
+    m = 1 + _draw_number(rng, min(3, len(by)))
+    to_names = rng.choice(_UNIT_NAMES[to]), rng.choice(_UNIT_NAMES[to])
+    typed = dict(n=n, of=rng.choice(_UNIT_NAMES[of]), m=m, to=to_names[0], to2=to_names[1])
+    question = type_phrase(rng, _TWO_UNITS_PHRASES, **typed)
+    state.topic = ("units", (of, to, by), "")
+    answer = _calculate_in_steps(str(n), f"{by}+{m}")
+    return SkillTurn("units", f"{n} {of} {to} and {m}", question, f"{answer} {to}")
+
+
+def _calculate_in_steps(value: str, steps: str) -> str:
+    "Calls that change a number step by step, such as *9/5+32, and the result behind them"
     out = []
-    value = str(n)
-    for step in re.findall(r"[-+*/][0-9]+", steps):
+    for step in re.findall(r"[-+*/][0-9.]+", steps):
         out.append(call_text(value + step))
         value = calculate(value + step)
     return "".join(out) + value
@@ -1506,10 +1735,10 @@ def _draw_temperature(rng: random.Random, state: TalkState, n: int, follows: boo
     state.topic = ("units", of)
     if of == "C":
         question = type_phrase(rng, phrases, n=n, of=celsius, to=fahrenheit)
-        answer = _calculate_in_steps(n, "*9+160/5")
+        answer = _calculate_in_steps(str(n), "*1.8+32")
         return SkillTurn("units", f"{n} C F", question, f"{answer} °F")
     question = type_phrase(rng, phrases, n=n, of=fahrenheit, to=celsius)
-    answer = _calculate_in_steps(n, "-32*5/9")
+    answer = _calculate_in_steps(str(n), "-32/1.8")
     return SkillTurn("units", f"{n} F C", question, f"{answer} °C")
 
 # %% ../../nbs/lib/chat/skills.ipynb #6bbb1c3a
@@ -1547,7 +1776,11 @@ _TO_ROMAN_PHRASES = (
 _TO_ROMAN_THEN_PHRASES = ("[and|what about|how about|now|and what about] {n}?",)
 _NUMBER_TO_ROMAN_PHRASES = (
     "[and|now|write that|and that|what is that|write it|] in roman [numerals|]?",
-    "[what is that|and|now] as a roman numeral?",
+    "[what is that|and|now|that] as a roman [numeral|number]?",
+    "[can|could] you [write|put|say|convert] [that|it|this] [in|to|as] roman [numerals|]?",
+    "[convert|turn|change|translate] [that|it|this|the result] [to|into] roman [numerals|]",
+    "[and|now|] [the|its] roman [numeral|number]?",
+    "[how do you|how do i] write [that|it] in roman [numerals|]?",
 )
 _FROM_ROMAN_PHRASES = (
     "what number is {r}?",
@@ -1641,7 +1874,8 @@ _OTHER_LETTER_PHRASES = (
     "[and|and how many|how many|what about|how about|what about the] {c}[s|'s|]?",
     "[and|now] the [letter|] {c}?",
     "and how many {c}[s|'s|] [are there|does it have]?",
-    "[and|] how many {c}[s|'s|] [in it|are in it|has it|in that word]?",
+    "[and|] how many {c}[s|'s|] [in it|are in it|has it|in that word|are there in it]?",
+    "[and|now|] [count|only] the {c}[s|'s|]",
 )
 _LENGTH_THEN_PHRASES = ("[and|what about|how about|and what about|now] [the word|in|] {w}?",)
 _HOW_LONG_PHRASES = (
@@ -1720,6 +1954,9 @@ _LENGTH_PHRASES = (
     'how many letters [has|are in] "{w}"?',
     "[count|tell me] the [number of|] letters [in|of] [the word|] {w}",
     "how long is {w}?",
+    "how many letters [has|have|does|in] {w}?",
+    "[count|number of] letters[:| of| in] {w}",
+    "{w}[, |: ]how many letters?",
 )
 
 
@@ -1890,6 +2127,8 @@ _SORT_THEN_PHRASES = {
         "[sort|put|order|list] [them|it|those] [the other way round|in reverse|backwards]",
         "[now|and|] [largest|highest|the biggest] first?",
         "[now|and|and in|] descending [order|]?",
+        "[now|and|and now|ok and|] from [big|high|large|biggest|highest] to "
+        "[small|low|smallest|lowest]",
     ),
     False: (
         "[now|and|and now|] [from small to large|the other way|the other way round|in reverse]",
@@ -1898,6 +2137,8 @@ _SORT_THEN_PHRASES = {
         "[sort|put|order|list] [them|it|those] [the other way round|in reverse|backwards]",
         "[now|and|] [smallest|lowest|the smallest] first?",
         "[now|and|and in|] ascending [order|]?",
+        "[now|and|and now|ok and|] from [small|low|smallest|lowest] to "
+        "[big|high|large|biggest|highest]",
     ),
 }
 _EXTREME_PHRASES = {
@@ -1916,10 +2157,13 @@ _EXTREME_PHRASES = {
 }
 _EXTREME_THEN_PHRASES = {
     max: (
-        "[and|] [which|what] is the [biggest|largest] [one|]?",
-        "and the [biggest|largest] [one|]?",
+        "[and|] [which|what] [one|] is the [biggest|largest|highest] [one|number|]?",
+        "and the [biggest|largest|highest|max] [one|]?",
     ),
-    min: ("[and|] [which|what] is the smallest [one|]?", "and the [smallest|lowest] [one|]?"),
+    min: (
+        "[and|] [which|what] [one|] is the [smallest|lowest] [one|number|]?",
+        "and the [smallest|lowest|min] [one|]?",
+    ),
 }
 _SORT_DOWN_PHRASES = (
     "sort {s} from large to small",
@@ -1931,6 +2175,10 @@ _SORT_DOWN_PHRASES = (
     "[put|bring] [these|] {s} in [descending|decreasing|falling|reverse] order",
     "[sort|order] [these|] [numbers|] [in descending order|from biggest to smallest][:|] {s}",
     "[largest to smallest|from high to low|biggest first]: {s}",
+    "[sort|order|arrange|put] [these|the numbers|] from [highest|biggest|largest|high|big] to "
+    "[lowest|smallest|low|small][:|] {s}",
+    "[sort|order] [down|downwards][:|] {s}",
+    "{s} [from big to small|biggest first|descending|from high to low]",
 )
 _SORT_WORD_PHRASES = (
     "sort {s}",
@@ -1965,6 +2213,23 @@ _COUNT_WORDS_PHRASES = (
     "how many words [are|are there|do you see|] [in|] [:|] {s}?",
     "[count|count the words][:|] {s}",
     "how many [words|names] [is this|are these][:|] {s}?",
+)
+_SENTENCE_WORDS = (
+    "the a my your i you we he she it they this that and but or is are was has have like likes see "
+    "sees eats sat sits runs ran goes went sleeps reads makes on in at under with for to of not "
+    "very big small old new red good nice here there today now every all two three"
+).split()
+_SENTENCE_PHRASES = (
+    "how many words [are|are there] in [this|the|] [sentence|text|line|][:|] {s}?",
+    "how many words [are in|has|does] [this|the following|this sentence have|the sentence][:|] {s}",
+    "[count|please count] the words [in|of] [this|this sentence|the sentence|][:|] {s}",
+    "[word count|number of words|words in][:|] {s}",
+    'how many words are in "{s}"?',
+    "[this sentence|the sentence]: {s}. how many words?",
+)
+_SENTENCE_THEN_PHRASES = (
+    "[and|what about|how about|now] [in|] [this|this one|this sentence|][:|] {s}",
+    'and [in|] "{s}"?',
 )
 _COUNT_WORDS_THEN_PHRASES = (
     "[and|] how many [words|] [are there|is that|are they|were they|did i give you|are these]?",
@@ -2006,9 +2271,57 @@ def _typed_list(rng: random.Random, items: Sequence[object]) -> str:
     return ", ".join(parts)
 
 
-def _sort_turn(items: Sequence[int], down: bool, question: str) -> SkillTurn:
-    answer = ", ".join(map(str, sorted(items, reverse=down)))
-    return SkillTurn("sort", f"sort {list(items)}", question, answer)
+def sort_scratch(
+    items: Sequence[str],  # numbers, as typed
+    down: bool,  # the largest first
+) -> str:
+    """Put numbers into groups of as many digits before the point, the group that comes first in
+    front, with as many decimals in all of them: 1: 9 2 5, 2: 17"""
+    places = max(len(item.partition(".")[2]) for item in items)
+    groups = {}
+    for item in items:
+        whole, _, decimals = item.partition(".")
+        size = len(whole.lstrip("-")) * (-1 if whole.startswith("-") else 1)
+        if places:
+            item = f"{whole}.{decimals.ljust(places, '0')}"
+        groups.setdefault(size, []).append(item)
+    parts = [f"{size}: {' '.join(groups[size])}" for size in sorted(groups, reverse=down)]
+    return f"<think>{', '.join(parts)}</think>"
+
+
+def _sort_turn(items: Sequence[str], down: bool, question: str) -> SkillTurn:
+    answer = ", ".join(sorted(items, key=float, reverse=down))
+    scratch = sort_scratch(items, down)
+    return SkillTurn("sort", f"sort {', '.join(items)}", question, scratch + answer)
+
+
+def _extreme_turn(items: Sequence[str], extreme: Callable, question: str) -> SkillTurn:
+    answer = sort_scratch(items, down=extreme is max) + extreme(items, key=float)
+    return SkillTurn("sort", f"sort {', '.join(items)}", question, answer)
+
+
+def _draw_items(rng: random.Random, sizes: Sequence[int]) -> list[str]:
+    "Different numbers: of one to three digits, or all of two digits, now and then with a point"
+    size = rng.choice(sizes)
+    top = rng.choice((10, 100, 100, 1000, 1000))
+    kind = rng.random()
+    if kind < 0.1:
+        top = 10 ** rng.choice((1, 2, 2))
+        whole = rng.sample(range(top), min(2, size)) * size
+        found = {}
+        while len(found) < size:
+            places = rng.choice((1, 1, 2))
+            n = whole[rng.randrange(size)] * 10**places + rng.randrange(1, 10**places)
+            text = _with_point(n, places)
+            found.setdefault(Fraction(text), text)
+        return rng.sample(list(found.values()), size)
+    if kind < 0.4:  # numbers of all lengths
+        found = set()
+        while len(found) < size:
+            found.add(_draw_number(rng, 1 if top == 10 else 3))
+        return rng.sample([str(n) for n in sorted(found)], size)
+    least = -top if kind > 0.92 else 0
+    return [str(n) for n in rng.sample(range(least, top), size)]
 
 
 def draw_sort(rng: random.Random, state: TalkState) -> SkillTurn:
@@ -2019,21 +2332,18 @@ def draw_sort(rng: random.Random, state: TalkState) -> SkillTurn:
         _, items, down = state.topic
         if rng.random() < 0.3:
             question = type_phrase(rng, _EXTREME_THEN_PHRASES[extreme])
-            return SkillTurn("sort", f"sort {items}", question, str(extreme(items)))
+            return _extreme_turn(items, extreme, question)
         state.topic = ("sort", items, not down)
         return _sort_turn(items, not down, type_phrase(rng, _SORT_THEN_PHRASES[not down]))
-    top = rng.choice((10, 100, 100, 1000))
     if rng.random() < 0.15:
-        items = rng.sample(range(top), rng.choice((2, 2, 3, 4, 5)))
+        items = _draw_items(rng, (2, 2, 3, 4, 5))
         typed = _typed_list(rng, items)
         if len(items) == 2:
             typed = f"{items[0]}{rng.choice((' or ', ' or ', ', ', ' and '))}{items[1]}"
         state.topic = ("sort", items, True)
-        question = type_phrase(rng, _EXTREME_PHRASES[extreme], s=typed)
-        return SkillTurn("sort", f"sort {items}", question, str(extreme(items)))
-    least = -top if rng.random() < 0.1 else 0
-    items = rng.sample(range(least, top), rng.choice((2, 3, 3, 4, 4, 4, 5, 5, 6, 7)))
-    down = rng.random() < 0.25
+        return _extreme_turn(items, extreme, type_phrase(rng, _EXTREME_PHRASES[extreme], s=typed))
+    items = _draw_items(rng, (2, 3, 3, 4, 4, 4, 5, 5, 6, 7))
+    down = rng.random() < 0.3
     state.topic = ("sort", items, down)
     phrases = _SORT_DOWN_PHRASES if down else _SORT_PHRASES
     return _sort_turn(items, down, type_phrase(rng, phrases, s=_typed_list(rng, items)))
@@ -2057,6 +2367,16 @@ def _has_one_longest(items: Sequence[str], extreme: Callable) -> bool:
     return lengths.count(extreme(lengths)) == 1
 
 
+def _draw_sentence(rng: random.Random, state: TalkState, follows: bool) -> SkillTurn:
+    "How many words a sentence has, which need not say anything"
+    size = rng.randint(2, 9)
+    words = [rng.choice(_SENTENCE_WORDS if rng.random() < 0.6 else _WORDS) for _ in range(size)]
+    phrases = _SENTENCE_THEN_PHRASES if follows else _SENTENCE_PHRASES
+    question = type_phrase(rng, phrases, s=" ".join(words))
+    state.topic = ("words", words, "sentence")
+    return _count_words_turn(words, question)
+
+
 def _draw_about_words(rng: random.Random, state: TalkState) -> SkillTurn:
     "How many words there are, or which is the longest or the shortest"
     extreme = rng.choice((max, max, min))
@@ -2071,11 +2391,28 @@ def _draw_about_words(rng: random.Random, state: TalkState) -> SkillTurn:
     return _longest_turn(items, extreme, type_phrase(rng, _LONGEST_PHRASES[extreme], s=typed))
 
 
+def words_scratch(
+    items: Sequence[str],  # words as typed, no two the same
+) -> str:
+    "Write as much of each word as tells them apart, and the same in order: z l a b: a b l z"
+    keys = []
+    for item in items:
+        others = [other for other in items if other != item]
+        sizes = range(1, len(item) + 1)
+        short = (n for n in sizes if not any(other.startswith(item[:n]) for other in others))
+        keys.append(item[: next(short, len(item))])
+    return f"<think>{' '.join(keys)}: {' '.join(sorted(keys))}</think>"
+
+
 def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
     """Draw two to six words or names to be sorted as in a dictionary, or of which the first is
     asked for, or the longest, or how many they are; after such a turn also the other way, or the
     first or the last"""
     follows = is_follow_up(rng, state, "words")
+    if follows and state.topic[2] == "sentence":
+        return _draw_sentence(rng, state, follows)
+    if not follows and rng.random() < 0.1:
+        return _draw_sentence(rng, state, follows)
     if follows:
         extreme = rng.choice((max, max, min))
         if rng.random() < 0.15:
@@ -2087,10 +2424,11 @@ def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
     if not follows and rng.random() < 0.14:
         return _draw_about_words(rng, state)
     if follows and state.topic[2] is None:
+        scratch = words_scratch(state.topic[1])
         items = sorted(state.topic[1])
         state.topic = ("words", items, False)
         question = type_phrase(rng, _SORT_THEM_PHRASES)
-        return SkillTurn("words", f"words {items}", question, ", ".join(items))
+        return SkillTurn("words", f"words {items}", question, scratch + ", ".join(items))
     if follows:
         _, items, down = state.topic
         if rng.random() < 0.4:
@@ -2106,11 +2444,13 @@ def draw_words(rng: random.Random, state: TalkState) -> SkillTurn:
         typed = f"{items[0]} or {items[1]}"
         state.topic = ("words", sorted(items), False)
         question = type_phrase(rng, _FIRST_WORD_PHRASES, s=typed)
-        return SkillTurn("words", f"words {sorted(items)}", question, min(items))
+        answer = words_scratch(items) + min(items)
+        return SkillTurn("words", f"words {sorted(items)}", question, answer)
     items = rng.sample(pool, rng.choice((2, 3, 3, 4, 4, 5, 5, 6)))
     state.topic = ("words", sorted(items), False)
     question = type_phrase(rng, _SORT_WORD_PHRASES, s=_typed_list(rng, items))
-    return SkillTurn("words", f"words {sorted(items)}", question, ", ".join(sorted(items)))
+    answer = words_scratch(items) + ", ".join(sorted(items))
+    return SkillTurn("words", f"words {sorted(items)}", question, answer)
 
 # %% ../../nbs/lib/chat/skills.ipynb #9a57a5ad
 _NAMES = (
@@ -2147,6 +2487,8 @@ _NAME_PHRASES = (
     "[my name is|i am|i'm] {name}[. |, ][nice to meet you|how are you?|pleased to meet you]",
     "[hi|hello|hey] [gpub|there|robot|computer][, |! ][i am|i'm|my name is] {name}",
     "[just|] call me {name}[, |. ][please|everyone does|]",
+    "[and|nice, |ok, |cool, |good, |] mine is {name}",
+    "[i am|i'm|my name is] {name}[. |, ][remember that|and yours?|glad to meet you]",
 )
 _NEW_NAME_PHRASES = (
     "[sorry|no|actually|oh|wait|well][, | ][it is|it's|its|i am|i'm|my name is|call me] {name}",
@@ -2158,6 +2500,9 @@ _CALLED = (
     "boss rabbit uncle aunt"
 ).split()
 _FAVOURITES = "food animal sport drink city".split()
+_COUNTED = "cats dogs children brothers sisters rabbits books cars horses fish".split()
+_PETS = "dog cat rabbit parrot horse hamster snake mouse tortoise bird goldfish pony".split()
+_FACT_WEIGHTS = dict(home=3, origin=2, age=4, color=4, number=3, pet=3)  # of the others: 1
 _FACT_PHRASES = (  # which fact, how it is told, how it is asked for, what is answered
     (
         "home",
@@ -2173,14 +2518,19 @@ _FACT_PHRASES = (  # which fact, how it is told, how it is asked for, what is an
     ),
     (
         "age",
-        "[i am|i'm|im] {v} [years old|years of age|yrs old]",
-        "[how old am i|what is my age|do you know my age|do you know how old i am|whats my age]?",
+        "[i am|i'm|im|my age is|i am|i just turned|i turned|i will be] {v} [years old|years of "
+        "age|yrs old||||]",
+        "[how old am i|what is my age|do you know my age|do you know how old i am|whats my age|"
+        "and my age|and how old am i|do you remember how old i am|what's my age]?",
         "You are {v}.",
     ),
     (
         "color",
-        "[my favourite color is|i like the color|my favorite colour is] {v}",
-        "[what is my favourite color|which color do i like|whats my favorite colour]?",
+        "[my favourite color is|i like the color|my favorite colour is|my favorite color is|"
+        "i like|i love|the colour i like is|my favourite colour is|i like the colour] {v}",
+        "[what is my favourite color|which color do i like|whats my favorite colour|"
+        "what colour do i like|which colour i like|and my favorite color|and my favourite colour|"
+        "what is my favorite color|which is my favourite colour|do you know my favourite color]?",
         "You like {v}.",
     ),
     (
@@ -2197,12 +2547,33 @@ _FACT_PHRASES = (  # which fact, how it is told, how it is asked for, what is an
         (
             who,
             f"[i have a {who} called|my {who} is called|my {who}'s name is|"
-            f"i have a {who} named|my {who} is named|my {who}s name is] {{v}}",
+            f"i have a {who} named|my {who} is named|my {who}s name is|"
+            f"i have a {who}, he is called|i have a {who}. his name is|i have a {who}, she is "
+            f"called|i have a {who} and her name is|i have a {who} and he is called|i have a {who}. "
+            f"it is called|i have a {who}, her name is] {{v}}",
             f"[what is my {who} called|what is my {who}'s name|whats my {who} called|"
-            f"what is the name of my {who}|who is my {who}|whats my {who}s name]?",
+            f"what is the name of my {who}|who is my {who}|whats my {who}s name|"
+            f"do you remember my {who}'s name|and my {who}|how is my {who} called]?",
             f"Your {who} is called {{v}}.",
         )
         for who in _CALLED
+    ),
+    (
+        "pet",
+        "[i have|i've got|i got|we have|at home i have] a [little|big|young|] {v}",
+        "[what pet do i have|which pet do i have|what animal do i have|which animal do i have|"
+        "do you know what pet i have|what is my pet|what kind of pet do i have]?",
+        "You have a {v}.",
+    ),
+    *(
+        (
+            f"count-{things}",
+            f"[i have|i've got|i own|we have|i got] {{v}} {things}",
+            f"[how many {things} do i have|how many {things} have i got|how many {things} do i own|"
+            f"do you know how many {things} i have|and how many {things}]?",
+            f"You have {{v}} {things}.",
+        )
+        for things in _COUNTED
     ),
     *(
         (
@@ -2263,15 +2634,21 @@ def _draw_name(rng: random.Random) -> str:
     return (name + rng.choice(("", "n", "r", "l", "s", "k"))).capitalize()
 
 
-def _draw_fact(rng: random.Random, state: TalkState, without: str = "") -> tuple[str, str, str]:
+def _draw_fact(rng: random.Random, state: TalkState, without: Sequence[str] = ()) -> tuple[str, str, str]:
     "Something that a user tells: the phrase, what it is, its value; the state remembers it"
-    key, phrase, _, _ = rng.choice([fact for fact in _FACT_PHRASES if fact[0] != without])
+    facts = [fact for fact in _FACT_PHRASES if fact[0] not in without]
+    weights = [_FACT_WEIGHTS.get(fact[0], 0.3 if fact[0].startswith("count") else 1) for fact in facts]
+    key, phrase, _, _ = rng.choices(facts, weights)[0]
     if key in ("home", "origin"):
         value = rng.choice(_PLACES) if rng.random() < 0.6 else _draw_name(rng)
     elif key == "age":
         value = str(rng.randint(5, 99))
     elif key == "color":
         value = rng.choice("red blue green yellow black white purple orange pink brown".split())
+    elif key == "pet":
+        value = rng.choice(_PETS)
+    elif key.startswith("count-"):
+        value = str(rng.randint(2, 30))
     elif key == "number":
         value = str(_draw_number(rng, 3))
         state.number = int(value)
@@ -2279,31 +2656,62 @@ def _draw_fact(rng: random.Random, state: TalkState, without: str = "") -> tuple
         value = _draw_word(rng)
     else:
         value = _draw_name(rng)
-    state.facts[key] = value
+    state.facts.pop(key, None)
+    state.facts[key] = value  # the last one
     return phrase, key, value
 
 
+_CORRECTIONS = (
+    "no wait, ;no, ;sorry, ;actually, ;actually ;oh no, ;wait, ;i was wrong, ;oh sorry, ;no sorry, ;"
+    "hmm no, ;correction: ;i mean, "
+).split(";")
+
+
+def _draw_facts(rng: random.Random, state: TalkState, size: int) -> tuple[str, dict[str, str]]:
+    "Some things that a user tells at once: the phrase, and the values of its places"
+    phrases = []
+    values = {}
+    keys = []
+    for n in range(size):
+        phrase, key, value = _draw_fact(rng, state, without=keys)
+        keys.append(key)
+        phrases.append(phrase.replace("{v}", f"{{v{n}}}"))
+        values[f"v{n}"] = value
+    text = phrases[0]
+    for phrase in phrases[1:]:
+        text += rng.choice((" and ", ", ", ". ", ", and ")) + phrase
+    return text, values
+
+
+def _draw_correction(rng: random.Random, state: TalkState) -> SkillTurn:
+    "A fact that was told before with another value: the new one counts"
+    key = rng.choice(list(state.facts))
+    others = [fact[0] for fact in _FACT_PHRASES if fact[0] != key]
+    phrase, _, value = _draw_fact(rng, state, without=others)
+    start = rng.choice(_CORRECTIONS)
+    question = type_phrase(rng, [start + phrase], v=value)
+    return SkillTurn("name", f"fact {key} {value}", question, _NOTED)
+
+
 def draw_name(rng: random.Random, state: TalkState) -> SkillTurn:
-    "Draw somebody who says who they are, or something else to remember, or both"
+    "Draw somebody who says who they are, or other things to remember, or both"
     state.number = None
-    if rng.random() < 0.4:
-        phrase, key, value = _draw_fact(rng, state)
-        other = ""
-        also = ""
-        if rng.random() < 0.3:
-            second, _, also = _draw_fact(rng, state, without=key)
-            other = rng.choice((" and ", ", ", ". ", ", and ")) + second.replace("{v}", "{w}")
-        question = type_phrase(rng, [phrase + other], v=value, w=also)
-        return SkillTurn("name", f"fact {key} {value}", question, _NOTED)
+    if state.facts and rng.random() < 0.25:
+        return _draw_correction(rng, state)
+    if rng.random() < 0.45:
+        text, values = _draw_facts(rng, state, rng.choice((1, 1, 1, 2, 2, 3)))
+        question = type_phrase(rng, [text], **values)
+        key = list(state.facts)[-1]
+        return SkillTurn("name", f"fact {key} {state.facts[key]}", question, _NOTED)
     corrects = bool(state.name) and (state.topic == ("name",) or rng.random() < 0.5)
     state.topic = ("name",)
     phrase = rng.choice(_NEW_NAME_PHRASES if corrects else _NAME_PHRASES)
     state.name = name = _draw_name(rng)
-    value = ""
-    if rng.random() < 0.4 and not phrase.endswith(("?", "]")):
-        fact, _, value = _draw_fact(rng, state)
-        phrase += rng.choice((" and ", ", ", ". ", ", and ", " and ")) + fact
-    question = type_phrase(rng, [phrase], name=name, v=value)
+    values = {}
+    if rng.random() < 0.45 and not phrase.endswith(("?", "]")):
+        facts, values = _draw_facts(rng, state, rng.choice((1, 1, 2)))
+        phrase += rng.choice((" and ", ", ", ". ", ", and ", " and ")) + facts
+    question = type_phrase(rng, [phrase], name=name, **values)
     return SkillTurn("name", f"name {name}", question, f"Nice to meet you, {name}!")
 
 
@@ -2432,14 +2840,14 @@ _SMALL_TALK = {
         "nice, thank you;that helps, thanks;thank you, gpub;cheers;ok thank you;thanks mate;ty;"
         "thank u;thanks so much;great thanks;good, thanks;lovely, thank you;thanks!!;wow thanks;"
         "thanks, you are great;thank you, you are clever;tysm;thanks again;much appreciated;"
-        "thanks, that is all i wanted;super, thanks;alright thanks;thanks gpub"
+        "thanks, that is all i wanted;super, thanks;alright thanks;thanks gpub;thanks, well done;thx, you are clever;great job, thank you;good work, thanks;thank you, that was good;thx, that is nice;thanks, you are very good;thank you, you are fast"
     ).split(";"),
     "I am glad to help.": (
         "great;cool;nice;wow;ok;okay;good;very good;perfect;awesome;super;good job;well done;"
         "you are great;you are smart;you are clever;that is right;that's right;correct;right;"
         "amazing;i like you;not bad;yes;sure;excellent;that was good;you are nice;lol;haha;"
         "impressive;that was fast;you are fast;fantastic;brilliant;yay;yep;indeed;exactly;well;"
-        "you are funny;love it;i love you;that is correct;good answer;so smart;clever;oh nice"
+        "you are funny;love it;i love you;that is correct;good answer;so smart;clever;oh nice;you are good at this;you are good;that was easy;good work;nice work;great work;nice one;great job;good bot;you did it;that was quick;you know a lot;well remembered;wow, you can count;you are good at maths;i am impressed;oh wow;very nice;that is great;so cool;neat;yes, right"
     ).split(";"),
     "I am sorry. I am small and make mistakes.": (
         "that is wrong;that's wrong;wrong;you are wrong;this is not right;not correct;no;"
@@ -2551,7 +2959,6 @@ _NO_PHRASES = (
     "do you speak {language}?",
     "can you speak {language}?",
     "i want a {word}",
-    "i have a {word}",
     "my {word} is broken",
     "my {word} is {word2}",
     "the {word} is {word2}",
@@ -2637,9 +3044,19 @@ _NO_PHRASES = (
     "[what is|calculate|] {n} [cubed|to the power of {m}]?",
     "how many [digits|animals|legs|people|things|wheels] [is that|are there|has it|do they "
     "have|are in it]?",
-    "[i have|there are|i bought|we saw|i ate] {n} [cats|dogs|cars|apples|books|friends|cakes]",
+    "[there are|i bought|we saw|i ate] {n} [cats|dogs|cars|apples|books|friends|cakes]",
     "[and|] the [second|third|fourth|fifth] word?",
-    "[by how much|how much more|how much longer|and the sum|and the average|in words]?",
+    "[by how much|how much more|how much longer|and the average|in words]?",
+    "write [a|some] [python|java|javascript|c|] [function|program|code|script] [for|that does|that "
+    "sorts|to count|about] [roman numerals|sums|words|dates|units|numbers|letters|{word}]",
+    "[can|could] you [write|make] [a program|code|a function|an app] [for|about] "
+    "[that|sums|dates|this|roman numerals|{subject}]?",
+    "[explain|why is] [that|this|it] [to me|so|]?",
+    "what should [a|my] {word} [eat|do|drink|cost]?",
+    "[what is|what's|whats] your favourite [color|colour|food|animal|number|word|sport|city|{word}]?",
+    "[is|are] [a|the] {word} [bigger|better|older|heavier|faster] than [a|the] {word2}?",
+    "[do|can|did] you [eat|drink|sleep|dream|cry|laugh|read books|have friends|have a {word}]?",
+    "[what|which] is the [best|worst] [movie|film|song|book|game|food|car] ever?",
     "[which|what] [is|one is] [longer|heavier|the longest|faster], {n} [km|kg|cm] or {m} [m|g|mm]?",
     "[happy|merry] [christmas|birthday|new year|easter]",
     "[what are|list] the factors of {n}?",
@@ -2719,7 +3136,7 @@ class Skill:
 
 SKILLS: tuple[Skill, ...] = (
     Skill("talk", "greets, thanks, says what it is", "by heart", draw_small_talk, 1.7),
-    Skill("name", "takes note of a name and other facts", "copies", draw_name, 1.0),
+    Skill("name", "takes note of a name and other facts", "copies", draw_name, 1.3),
     Skill("recall", "says what was told, turns later", "copies", draw_recall, 2.0),
     Skill("no", "refuses what it cannot do", "by heart", draw_refusal, 2.6),
     Skill("sum", "adds two numbers below 1,000", "scratch", draw_sum, 1.7),
@@ -2728,14 +3145,14 @@ SKILLS: tuple[Skill, ...] = (
     Skill("quotient", "divides, odd or even", "calculator", draw_quotient, 1.1),
     Skill("long", "adds long numbers, decimals, three at once", "calculator", draw_long, 1.4),
     Skill("then", "goes on with the result before", "calculator", draw_then, 1.9),
-    Skill("weekday", "weekdays, of 2000 to 2099", "scratch", draw_weekday, 1.2),
+    Skill("weekday", "weekdays, of 1900 to 2099", "scratch", draw_weekday, 1.5),
     Skill("date", "the date after, months, leap years", "by heart", draw_date, 1.5),
     Skill("between", "days between two dates", "calculator", draw_between, 0.9),
     Skill("units", "units of length, weight, time", "calculator", draw_units, 1.5),
     Skill("roman", "Roman numerals, both ways", "scratch", draw_roman, 1.2),
     Skill("letters", "counts letters, spells backwards", "scratch", draw_letters, 2.0),
-    Skill("sort", "sorts numbers, finds the largest", "looks for the next", draw_sort, 2.1),
-    Skill("words", "sorts words, finds the longest", "looks for the next", draw_words, 2.1),
+    Skill("sort", "sorts numbers, finds the largest", "scratch", draw_sort, 2.1),
+    Skill("words", "sorts words, finds the longest", "scratch", draw_words, 2.1),
 )
 SKILL_NAMES = tuple(skill.name for skill in SKILLS)
 TURNS = 4  # of a conversation, at most
@@ -2753,13 +3170,37 @@ def find_skills(
     return tuple(skill for skill in SKILLS if not names or skill.name in names)
 
 
+def _goes_on(state: TalkState) -> float:
+    "How much more often a turn goes on with the numbers that were said; 0: there are none"
+    if not state.said or len(state.said[-1][1]) > 12:
+        return 0
+    skill = state.said[-1][0]
+    if len(state.said) == 2 and state.said[0][0] == skill != "then":
+        return 20
+    return 6 if skill in _GIVE_A_NUMBER else 0.5
+
+
+_NUMBER_SAID = re.compile(r"(?:.* )?(-?[0-9]+(?:\.[0-9]+)?)(?: days|\.)?")
+
+
+def _number_said(turn: SkillTurn, state: TalkState) -> str:
+    "The number that a later turn may go on with, such as 31 of: 31 days; none: an empty text"
+    if turn.skill in ("roman", "name", "recall"):
+        return "" if state.number is None else str(state.number)
+    if turn.skill in ("sort", "words", "between", "units", "weekday", "talk", "no"):
+        return ""
+    if turn.skill == "date" and not turn.answer.endswith("days"):
+        return ""
+    number = _NUMBER_SAID.fullmatch(without_scratch(turn.answer))
+    return number[1] if number else ""
+
+
 def _draw_skill(rng: random.Random, skills: Sequence[Skill], state: TalkState) -> Skill:
     "A skill for the next turn; one that goes on comes only where there is something to go on with"
     shares = [skill.share for skill in skills]
     for n, skill in enumerate(skills):
         if skill.name == "then":
-            follows = state.number is not None and 0 <= state.number < 10**12
-            shares[n] *= 6 if follows else 0
+            shares[n] *= _goes_on(state)
         elif skill.name == "recall":
             shares[n] *= 7 if state.name or state.facts else 0.15
         elif state.topic[:1] == (skill.name,):
@@ -2786,6 +3227,8 @@ def draw_turn(
     state.facts = after.facts
     state.number = after.number if turn.skill in _GIVE_A_NUMBER else None
     state.topic = after.topic if after.topic[:1] == (turn.skill,) else ()
+    number = _number_said(turn, state)
+    state.said = (*state.said[-1:], (turn.skill, number)) if number else ()
     return turn
 
 

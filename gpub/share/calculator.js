@@ -1,35 +1,48 @@
 // ---------------------------------------------------------------- the calculator
 
-// As `calculate` of gpub.chat.calculator: one operation on two whole numbers, "?" for anything else.
-const CALL = /^ *(-?[0-9]{1,100}) *([-+*/]) *(-?[0-9]{1,100}) *$/;
+// As `calculate` of gpub.chat.calculator: one operation on two numbers, "?" for anything else.
+const CALL =
+  /^ *(-?[0-9]{1,100})(?:\.([0-9]{1,100}))? *([-+*/]) *(-?[0-9]{1,100})(?:\.([0-9]{1,100}))? *$/;
 
 function calculate(expression) {
   const call = CALL.exec(expression);
   if (call === null) {
     return "?";
   }
-  const a = BigInt(call[1]);
-  const b = BigInt(call[3]);
-  switch (call[2]) {
+  const [decimalsA, decimalsB] = [call[2] ?? "", call[5] ?? ""];
+  const places = Math.max(decimalsA.length, decimalsB.length);
+  const a = BigInt(call[1] + decimalsA.padEnd(places, "0"));
+  const b = BigInt(call[4] + decimalsB.padEnd(places, "0"));
+  switch (call[3]) {
     case "+":
-      return String(a + b);
+      return withPoint(a + b, places);
     case "-":
-      return String(a - b);
+      return withPoint(a - b, places);
     case "*":
-      return String(a * b);
+      return withPoint(a * b, 2 * places);
     default:
       return b === 0n ? "?" : quotient(a, b);
   }
 }
 
-// With two decimals unless it comes out even, rounded half away from zero.
+const size = (number) => (number < 0n ? -number : number);
+
+// A number of so many decimals, without zeros at its end: 250 with two places is 2.5.
+function withPoint(number, places) {
+  if (places === 0) {
+    return String(number);
+  }
+  const digits = String(size(number)).padStart(places + 1, "0");
+  const text = `${digits.slice(0, -places)}.${digits.slice(-places)}`;
+  const short = text.replace(/0+$/, "").replace(/\.$/, "");
+  return number < 0n ? `-${short}` : short;
+}
+
+// Rounded to two decimals unless it comes out even, half away from zero.
 function quotient(a, b) {
   if (a % b === 0n) {
     return String(a / b);
   }
-  const size = (number) => (number < 0n ? -number : number);
   const hundredths = (200n * size(a) + size(b)) / (2n * size(b));
-  const sign = a < 0n !== b < 0n && hundredths > 0n ? "-" : "";
-  const decimals = String(hundredths % 100n).padStart(2, "0");
-  return `${sign}${hundredths / 100n}.${decimals}`;
+  return withPoint(a < 0n !== b < 0n ? -hundredths : hundredths, 2);
 }
