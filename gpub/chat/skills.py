@@ -7,9 +7,10 @@ __all__ = ['REFUSAL', 'ALPHABET', 'Draw', 'SKILLS', 'SKILL_NAMES', 'TURNS', 'Ski
            'is_right_answer', 'is_follow_up', 'call_text', 'type_phrase', 'number_in_words', 'type_numbers',
            'add_in_columns', 'subtract_in_columns', 'draw_sum', 'draw_difference', 'draw_product', 'draw_quotient',
            'draw_long', 'draw_then', 'write_date', 'weekday_scratch', 'draw_weekday', 'draw_date', 'draw_between',
-           'draw_units', 'roman_parts', 'draw_roman', 'spell_and_count', 'draw_letters', 'draw_sort', 'draw_words',
-           'draw_name', 'draw_recall', 'draw_small_talk', 'draw_refusal', 'Skill', 'find_skills', 'draw_turn',
-           'draw_conversation', 'draw_conversations', 'skill_messages', 'skills_tokenizer', 'encode_talks']
+           'draw_units', 'roman_parts', 'draw_roman', 'spell_and_count', 'draw_letters', 'sort_scratch', 'draw_sort',
+           'words_scratch', 'draw_words', 'draw_name', 'draw_recall', 'draw_small_talk', 'draw_refusal', 'Skill',
+           'find_skills', 'draw_turn', 'draw_conversation', 'draw_conversations', 'skill_messages', 'skills_tokenizer',
+           'encode_talks']
 
 # %% ../../nbs/lib/chat/skills.ipynb #fac2d94d
 import calendar
@@ -87,7 +88,7 @@ def is_follow_up(
 
 
 def call_text(
-    *calculations: str,  # for the calculator, each of two whole numbers
+    *calculations: str,  # for the calculator, each of two numbers
 ) -> str:
     "Write calls of the calculator with their results"
     return "".join(f"<call>{one}</call><result>{calculate(one)}</result>" for one in calculations)

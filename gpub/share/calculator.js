@@ -25,14 +25,14 @@ function calculate(expression) {
   }
 }
 
-const size = (number) => (number < 0n ? -number : number);
+const absolute = (number) => (number < 0n ? -number : number);
 
 // A number of so many decimals, without zeros at its end: 250 with two places is 2.5.
 function withPoint(number, places) {
   if (places === 0) {
     return String(number);
   }
-  const digits = String(size(number)).padStart(places + 1, "0");
+  const digits = String(absolute(number)).padStart(places + 1, "0");
   const text = `${digits.slice(0, -places)}.${digits.slice(-places)}`;
   const short = text.replace(/0+$/, "").replace(/\.$/, "");
   return number < 0n ? `-${short}` : short;
@@ -43,6 +43,6 @@ function quotient(a, b) {
   if (a % b === 0n) {
     return String(a / b);
   }
-  const hundredths = (200n * size(a) + size(b)) / (2n * size(b));
+  const hundredths = (200n * absolute(a) + absolute(b)) / (2n * absolute(b));
   return withPoint(a < 0n !== b < 0n ? -hundredths : hundredths, 2);
 }
