@@ -44,14 +44,15 @@ def calculate(
 
 def _without_point(whole: str, decimals: str | None, places: int) -> int:
     "A number in units of its last decimal: 2.5 with two places is 250"
-    return int(whole + (decimals or "").ljust(places, "0"))
+    decimals = decimals or ""
+    return int(whole + decimals + "0" * (places - len(decimals)))
 
 
 def _with_point(n: int, places: int) -> str:
     "A number of so many decimals, without zeros at its end: 250 with two places is 2.5"
     if places == 0:
         return str(n)
-    digits = str(abs(n)).rjust(places + 1, "0")
+    digits = f"{abs(n):0{places + 1}d}"
     text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").removesuffix(".")
     return f"-{text}" if n < 0 else text
 

@@ -57,7 +57,7 @@ class TalkState:
 
     name: str = ""  # of the user, once it was told
     number: int | None = None  # the result of the turn before, where that was a calculation
-    said: tuple[tuple[str, str], ...] = ()  # skills and numbers of the last two answers
+    numbers_said: tuple[tuple[str, str], ...] = ()  # skill and number of the last two answers
     topic: tuple = ()  # the skill of the turn before, and what "and in banana?" needs of it
     facts: dict[str, str] = field(default_factory=dict)  # what the user told: where they live
 
@@ -448,8 +448,8 @@ _PERCENT_PHRASES = (
 _OFF_PHRASES = (
     "{a}[%| percent] off {b}",
     "[what is|how much is|] {b} [minus|less|-] {a}[%| percent]?",
-    "[a coat|a bag|it|a ticket] costs {b}[. |, ]{a}[%| percent] off[. |, ][how much is it|what do i "
-    "pay]?",
+    "[a coat|a bag|it|a ticket] costs {b}[. |, ]{a}[%| percent] off[. |, ][how much is it|"
+    "what do i pay]?",
     "[take|subtract] {a}[%| percent] [off|from] {b}",
 )
 _PERCENT_THEN_PHRASES = (
@@ -954,8 +954,8 @@ def _draw_both(rng: random.Random, a: str, b: str) -> SkillTurn:
 def draw_then(rng: random.Random, state: TalkState) -> SkillTurn:
     """Draw a turn that goes on with the result before it, such as: and plus 5? or: double it, or
     with the last two of one kind, such as: add both"""
-    kinds = [skill for skill, _ in state.said]
-    numbers = [number for _, number in state.said]
+    kinds = [skill for skill, _ in state.numbers_said]
+    numbers = [number for _, number in state.numbers_said]
     if len(set(kinds)) == 1 and kinds[1:] and kinds[0] != "then" and rng.random() < 0.6:
         state.number = None
         return _draw_both(rng, *numbers)
@@ -2284,7 +2284,7 @@ def sort_scratch(
         whole, _, decimals = item.partition(".")
         size = len(whole.lstrip("-")) * (-1 if whole.startswith("-") else 1)
         if places:
-            item = f"{whole}.{decimals.ljust(places, '0')}"
+            item = f"{whole}.{decimals}{'0' * (places - len(decimals))}"
         groups.setdefault(size, []).append(item)
     parts = [f"{size}: {' '.join(groups[size])}" for size in sorted(groups, reverse=down)]
     return f"<think>{', '.join(parts)}</think>"
@@ -2309,18 +2309,18 @@ def _draw_items(rng: random.Random, sizes: Sequence[int]) -> list[str]:
     if kind < 0.1:
         top = 10 ** rng.choice((1, 2, 2))
         whole = rng.sample(range(top), min(2, size)) * size
-        found = {}
-        while len(found) < size:
+        items = {}
+        while len(items) < size:
             places = rng.choice((1, 1, 2))
             n = whole[rng.randrange(size)] * 10**places + rng.randrange(1, 10**places)
             text = _with_point(n, places)
-            found.setdefault(Fraction(text), text)
-        return rng.sample(list(found.values()), size)
+            items.setdefault(Fraction(text), text)
+        return rng.sample(list(items.values()), size)
     if kind < 0.4:  # numbers of all lengths
-        found = set()
-        while len(found) < size:
-            found.add(_draw_number(rng, 1 if top == 10 else 3))
-        return rng.sample([str(n) for n in sorted(found)], size)
+        items = set()
+        while len(items) < size:
+            items.add(_draw_number(rng, 1 if top == 10 else 3))
+        return rng.sample([str(n) for n in sorted(items)], size)
     least = -top if kind > 0.92 else 0
     return [str(n) for n in rng.sample(range(least, top), size)]
 
@@ -2550,8 +2550,8 @@ _FACT_PHRASES = (  # which fact, how it is told, how it is asked for, what is an
             f"[i have a {who} called|my {who} is called|my {who}'s name is|"
             f"i have a {who} named|my {who} is named|my {who}s name is|"
             f"i have a {who}, he is called|i have a {who}. his name is|i have a {who}, she is "
-            f"called|i have a {who} and her name is|i have a {who} and he is called|i have a {who}. "
-            f"it is called|i have a {who}, her name is] {{v}}",
+            f"called|i have a {who} and her name is|i have a {who} and he is called|"
+            f"i have a {who}. it is called|i have a {who}, her name is] {{v}}",
             f"[what is my {who} called|what is my {who}'s name|whats my {who} called|"
             f"what is the name of my {who}|who is my {who}|whats my {who}s name|"
             f"do you remember my {who}'s name|and my {who}|how is my {who} called]?",
@@ -2635,10 +2635,13 @@ def _draw_name(rng: random.Random) -> str:
     return (name + rng.choice(("", "n", "r", "l", "s", "k"))).capitalize()
 
 
-def _draw_fact(rng: random.Random, state: TalkState, without: Sequence[str] = ()) -> tuple[str, str, str]:
+def _draw_fact(
+    rng: random.Random, state: TalkState, without: Sequence[str] = ()
+) -> tuple[str, str, str]:
     "Something that a user tells: the phrase, what it is, its value; the state remembers it"
     facts = [fact for fact in _FACT_PHRASES if fact[0] not in without]
-    weights = [_FACT_WEIGHTS.get(fact[0], 0.3 if fact[0].startswith("count") else 1) for fact in facts]
+    keys = [fact[0] for fact in facts]
+    weights = [_FACT_WEIGHTS.get(key, 0.3 if key.startswith("count") else 1) for key in keys]
     key, phrase, _, _ = rng.choices(facts, weights)[0]
     if key in ("home", "origin"):
         value = rng.choice(_PLACES) if rng.random() < 0.6 else _draw_name(rng)
@@ -2663,8 +2666,8 @@ def _draw_fact(rng: random.Random, state: TalkState, without: Sequence[str] = ()
 
 
 _CORRECTIONS = (
-    "no wait, ;no, ;sorry, ;actually, ;actually ;oh no, ;wait, ;i was wrong, ;oh sorry, ;no sorry, ;"
-    "hmm no, ;correction: ;i mean, "
+    "no wait, ;no, ;sorry, ;actually, ;actually ;oh no, ;wait, ;i was wrong, ;oh sorry, ;"
+    "no sorry, ;hmm no, ;correction: ;i mean, "
 ).split(";")
 
 
@@ -2841,14 +2844,20 @@ _SMALL_TALK = {
         "nice, thank you;that helps, thanks;thank you, gpub;cheers;ok thank you;thanks mate;ty;"
         "thank u;thanks so much;great thanks;good, thanks;lovely, thank you;thanks!!;wow thanks;"
         "thanks, you are great;thank you, you are clever;tysm;thanks again;much appreciated;"
-        "thanks, that is all i wanted;super, thanks;alright thanks;thanks gpub;thanks, well done;thx, you are clever;great job, thank you;good work, thanks;thank you, that was good;thx, that is nice;thanks, you are very good;thank you, you are fast"
+        "thanks, that is all i wanted;super, thanks;alright thanks;thanks gpub;thanks, well done;"
+        "thx, you are clever;great job, thank you;good work, thanks;thank you, that was good;"
+        "thx, that is nice;thanks, you are very good;thank you, you are fast"
     ).split(";"),
     "I am glad to help.": (
         "great;cool;nice;wow;ok;okay;good;very good;perfect;awesome;super;good job;well done;"
         "you are great;you are smart;you are clever;that is right;that's right;correct;right;"
         "amazing;i like you;not bad;yes;sure;excellent;that was good;you are nice;lol;haha;"
         "impressive;that was fast;you are fast;fantastic;brilliant;yay;yep;indeed;exactly;well;"
-        "you are funny;love it;i love you;that is correct;good answer;so smart;clever;oh nice;you are good at this;you are good;that was easy;good work;nice work;great work;nice one;great job;good bot;you did it;that was quick;you know a lot;well remembered;wow, you can count;you are good at maths;i am impressed;oh wow;very nice;that is great;so cool;neat;yes, right"
+        "you are funny;love it;i love you;that is correct;good answer;so smart;clever;oh nice;"
+        "you are good at this;you are good;that was easy;good work;nice work;great work;nice one;"
+        "great job;good bot;you did it;that was quick;you know a lot;well remembered;"
+        "wow, you can count;you are good at maths;i am impressed;oh wow;very nice;that is great;"
+        "so cool;neat;yes, right"
     ).split(";"),
     "I am sorry. I am small and make mistakes.": (
         "that is wrong;that's wrong;wrong;you are wrong;this is not right;not correct;no;"
@@ -3054,7 +3063,8 @@ _NO_PHRASES = (
     "[that|sums|dates|this|roman numerals|{subject}]?",
     "[explain|why is] [that|this|it] [to me|so|]?",
     "what should [a|my] {word} [eat|do|drink|cost]?",
-    "[what is|what's|whats] your favourite [color|colour|food|animal|number|word|sport|city|{word}]?",
+    "[what is|what's|whats] your favourite [color|colour|food|animal|number|word|sport|city|"
+    "{word}]?",
     "[is|are] [a|the] {word} [bigger|better|older|heavier|faster] than [a|the] {word2}?",
     "[do|can|did] you [eat|drink|sleep|dream|cry|laugh|read books|have friends|have a {word}]?",
     "[what|which] is the [best|worst] [movie|film|song|book|game|food|car] ever?",
@@ -3173,10 +3183,10 @@ def find_skills(
 
 def _goes_on(state: TalkState) -> float:
     "How much more often a turn goes on with the numbers that were said; 0: there are none"
-    if not state.said or len(state.said[-1][1]) > 12:
+    if not state.numbers_said or len(state.numbers_said[-1][1]) > 12:
         return 0
-    skill = state.said[-1][0]
-    if len(state.said) == 2 and state.said[0][0] == skill != "then":
+    skill = state.numbers_said[-1][0]
+    if len(state.numbers_said) == 2 and state.numbers_said[0][0] == skill != "then":
         return 20
     return 6 if skill in _GIVE_A_NUMBER else 0.5
 
@@ -3229,7 +3239,7 @@ def draw_turn(
     state.number = after.number if turn.skill in _GIVE_A_NUMBER else None
     state.topic = after.topic if after.topic[:1] == (turn.skill,) else ()
     number = _number_said(turn, state)
-    state.said = (*state.said[-1:], (turn.skill, number)) if number else ()
+    state.numbers_said = (*state.numbers_said[-1:], (turn.skill, number)) if number else ()
     return turn
 
 
