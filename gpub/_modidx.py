@@ -3346,6 +3346,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'gpub.prep.filters.drop_reason': ('lib/prep/filters.html#drop_reason', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.filter_code': ('lib/prep/filters.html#filter_code', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.is_indented': ('lib/prep/filters.html#is_indented', 'gpub/prep/filters.py'),
+                                   'gpub.prep.filters.is_plain_english': ('lib/prep/filters.html#is_plain_english', 'gpub/prep/filters.py'),
+                                   'gpub.prep.filters.language_model': ('lib/prep/filters.html#language_model', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.load_filter': ('lib/prep/filters.html#load_filter', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.passes_luhn': ('lib/prep/filters.html#passes_luhn', 'gpub/prep/filters.py'),
                                    'gpub.prep.filters.words_of_letters': ( 'lib/prep/filters.html#words_of_letters',

@@ -404,6 +404,8 @@ def test_no_numbers_no_score(models, tok, files, run):
         sick.norm.weight.fill_(math.nan)
     with pytest.raises(GpubError, match="harness measures nan"):
         calibrate(adapter(sick, tok), sick, range(100))
+    with pytest.raises(GpubError, match="1 tokens, at least 2 are needed"):
+        calibrate(adapter(models[0], tok), models[0], [1])
     items = load_items("arc_easy", 3, files)
     with pytest.raises(GpubError, match=f"answers of {items[0].id} get .* it computes no numbers"):
         outcomes(

@@ -126,8 +126,8 @@ PLANTED = {
     "benchmark": ("math", PAGE + QUESTION, "benchmark question"),
     "Russian": (
         "web",
-        "Собака и кошка живут в доме, и они не спят. " * 9,
-        "language in another script",
+        "Это было давно, и никто уже не помнит, что случилось с ними потом. " * 9,
+        "language ru",
     ),
     "Polish": (
         "web",

@@ -678,3 +678,23 @@ def test_the_split_among_sources_is_as_near_as_it_says():
         assert max(off) <= (len(shares) - 1) / 2 + 1e-6
         furthest.append(max(off))
     assert furthest[0] > 1.9
+
+
+@pytest.mark.parametrize(
+    "ids, words",
+    [
+        (list(range(100)), "text: token ids are an array of whole numbers in one row, got '0'"),
+        ({}, "there are no token ids to read"),
+        ({"edu": []}, "there are no token ids to read"),
+        (np.arange(100.0), "token ids are an array of whole numbers in one row"),
+        (np.zeros((4, 25), int), "token ids are an array of whole numbers in one row"),
+    ],
+)
+def test_ids_that_are_no_row_of_whole_numbers_are_refused(ids, words):
+    refuses(words, Batches, ids, context_length=4, batch=1)
+
+
+@pytest.mark.parametrize("context_length", [0, -4, 3])
+def test_rows_that_are_no_part_of_a_window_are_refused(context_length):
+    rows = Batches(np.arange(100), context_length=4, batch=1)
+    refuses("cannot be cut into", rows.read, 0, 4, context_length)
