@@ -254,6 +254,14 @@ DEFECTS = [
     ("bad start", at(1, loss=9.0), {"initial loss": "where this initialisation begins"}),
     ("too good a start", at(1, loss=1.0), {"initial loss": "below ln"}),
     ("a leap", at(20, loss=6.0), {"loss": "at step 20"}),
+    (
+        "diverged",
+        edit(
+            loss=lambda r, cfg: r["loss"] * 9 if r["step"] > 24 else r["loss"],
+            val_loss=lambda r, cfg: r["val_loss"] * 9 if r["step"] == 30 else r.get("val_loss"),
+        ),
+        {"learning rate": "guessing evenly has", "loss": "at step 25"},
+    ),
     ("a look ahead", reference, {"causality": "limit of 9.0"}),
     (
         "schedule restarted",

@@ -136,7 +136,11 @@ def check_gap(
         return f"{len(val)} validations, too few to compare"
     best = min(val, key=lambda sv: sv[1])
     last = val[-1]
-    now = median(v for _, v in _values(rows, "loss")[-10:])
+    training = _values(rows, "loss")
+    now = median(v for _, v in training[-10:])
+    until_best = [v for step, v in training if step <= best[0]][-10:]
+    if until_best and now > median(until_best) * (1 + rise):
+        return f"training rose as well, to {now:.3f}: nothing was learned by heart"
     if last[1] - now > gap * last[1]:
         raise Alarm(
             f"validation is at {last[1]:.3f}, training at {now:.3f}: more than {gap:.0%} apart",
@@ -487,6 +491,34 @@ def _facts(run_dir: Path | str) -> RunFacts:
     )
 
 
+def _refuse_divergence(
+    rows: list[dict],  # of the log
+    vocab_size: int,  # V: how many tokens the model chooses from
+    times: float = 2,  # of ln V: how high the last validation loss may be
+) -> None:
+    "Raise an alarm for a run that ended far above the loss of guessing evenly"
+    losses = _values(rows, "val_loss")
+    if not losses or vocab_size < 2:
+        return
+    step, loss = losses[-1]
+    guess = math.log(vocab_size)
+    if loss > times * guess:
+        highest = max((lr for _, lr in _values(rows, "lr")), default=0)
+        raise Alarm(
+            f"the validation loss is {loss:,.2f} at step {step:,}, guessing evenly has "
+            f"{guess:.2f}; the learning rate went up to {highest:.3g}, which may be too high",
+            "train again in another folder with a lower one (--set lr=VALUE), or with the "
+            "preset's own",
+        )
+
+
+def _learning_rate(r: RunFacts) -> str:
+    "Too high, or not as planned; a run that learns to talk may have losses of another kind"
+    if not is_tuned(r.config):
+        _refuse_divergence(r.rows, r.vocab_size)
+    return lr_jump(r.planned)
+
+
 def _initial_loss(r: RunFacts) -> str:
     "Only fresh weights begin with guessing"
     if r.config.get("init"):
@@ -501,6 +533,7 @@ DOCTOR_CHECKS = (
     ("weights", "alarm", lambda r: check_shapes(r.dir, r.config)),
     ("tokenizer", "alarm", lambda r: check_tokenizer(r.dir, r.config)),
     ("finite", "alarm", lambda r: check_finite(r.rows)),
+    ("learning rate", "alarm", _learning_rate),
     ("initial loss", "alarm", _initial_loss),
     ("loss", "alarm", lambda r: check_jumps(r.rows)),
     (
@@ -508,7 +541,6 @@ DOCTOR_CHECKS = (
         "alarm",
         lambda r: check_future(r.rows, r.config.get("reference", {}).get("source entropy")),
     ),
-    ("learning rate", "alarm", lambda r: lr_jump(r.planned)),
     ("schedule", "alarm", lambda r: check_schedule(r.planned, r.cfg)),
     ("steps", "alarm", lambda r: check_steps(r.rows, r.every, r.cfg.batch_tokens)),
     ("overfitting", "warn", lambda r: check_gap(r.rows)),

@@ -168,9 +168,22 @@ def forward_backward(
     device = next(batcher.model.parameters()).device
     _try_piece(loss_of, batch, batcher, no_sync)
     while True:
+        total = 0.0
+        metrics: dict[str, Tensor | float] = {}
+        pieces = batch.split(batcher.micro)
         try:
             with attention_kernels(device, batch.shape[1]):
-                return _sum_gradients(loss_of, batch.split(batcher.micro), scaler, no_sync)
+                for piece in pieces:
+                    # processes average their gradients once a step, with the last piece
+                    is_last = piece is pieces[-1]
+                    with nullcontext() if is_last else no_sync():
+                        loss, shares = loss_of(piece)
+                        scaled = scaler.scale(loss) if scaler else loss
+                        scaled.backward()
+                    total = total + loss.detach()
+                    for name, share in shares.items():
+                        metrics[name] = metrics.get(name, 0.0) + share
+            return Loss(total, metrics)
         except Exception as e:  # a full memory comes in many classes
             if not out_of_memory(e):
                 raise
@@ -178,28 +191,6 @@ def forward_backward(
         # holds on to the activations
         batcher.model.zero_grad(set_to_none=True)
         batcher.shrink(batch)
-
-
-def _sum_gradients(
-    loss_of: Callable[[Any], Loss],
-    pieces: Sequence[Any],
-    scaler: torch.amp.GradScaler | None,
-    no_sync: Callable[[], AbstractContextManager],
-) -> Loss:
-    "Compute the gradients of all pieces of a step, and add up what they tell"
-    total = 0.0
-    metrics: dict[str, Tensor | float] = {}
-    for piece in pieces:
-        # processes average their gradients once a step, with the last piece
-        is_last = piece is pieces[-1]
-        with nullcontext() if is_last else no_sync():
-            loss, shares = loss_of(piece)
-            scaled = scaler.scale(loss) if scaler else loss
-            scaled.backward()
-        total = total + loss.detach()
-        for name, share in shares.items():
-            metrics[name] = metrics.get(name, 0.0) + share
-    return Loss(total, metrics)
 
 
 def _try_piece(

@@ -9,6 +9,7 @@ __all__ = ['Recipe', 'read_recipe', 'Pretraining', 'read_pretraining', 'Trainer'
 # `read_recipe` and `read_pretraining` say what is learned, from options alone; `Pretraining` is
 # that, with the methods a `TrainingRun` calls; `Trainer` is such a run.
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -169,6 +170,12 @@ class Pretraining(TrainingTask):
             f"validation {unit} ({last['val_bpb']:.3f} bits per byte), {last['tokens']:,} tokens "
             f"in {short_duration(last['seconds'])}, ${last['usd']:.2f}\nreport: {report}"
         )
+        guess = math.log(self.model_cfg.vocab_size)
+        if last["val_loss"] > 2 * guess:
+            self.log(
+                f"WARNING: this is far above guessing evenly ({guess:.2f}); the learning rate, "
+                f"{self.cfg.lr:g}, may be too high (--set lr=VALUE): gpub doctor {self.out}"
+            )
         # only a source of known entropy tells when a loss is too good to be true
         if corpus.texts and "source entropy" in config["reference"]:
             alarm = future_alarm(last["val_loss"], corpus.val_text())
