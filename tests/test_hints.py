@@ -276,28 +276,3 @@ def test_the_second_ctrl_c_ends_a_process_that_goes_on():
     said = child.communicate(timeout=60)[1]
     assert child.returncode == 130
     assert said == "gpub: stopped at once; the same command goes on from what was saved\n"
-
-
-def test_a_finished_run_typed_again_says_so(runs, capsys, monkeypatch):
-    words = (
-        "train shakespeare --steps 2 --data text.txt --out runs/two --set batch_tokens=256".split()
-    )
-    (runs / "text.txt").write_text("to be or not to be, that is the question\n" * 100)
-
-    def typed(*words):
-        monkeypatch.setattr(sys, "argv", ["gpub", *words])
-        main()
-        return capsys.readouterr().out
-
-    first = typed(*words)
-    assert "done: " in first and "nothing to do" not in first
-    ledger = (runs / "runs/two/ledger.jsonl").read_bytes()
-    for again in (words, ["resume", "runs/two"]):
-        said = typed(*again)
-        assert "nothing to do: runs/two is finished (step 2 of 2)" in said
-        assert "gpub train --init runs/two --extend" in said
-        assert "done: " not in said
-    assert (runs / "runs/two/ledger.jsonl").read_bytes() == ledger  # and `gpub bill` has no pause
-    (runs / "runs/two/report.html").unlink()
-    assert "done: " in typed(*words)  # a lost report is written again
-    assert (runs / "runs/two/report.html").exists()

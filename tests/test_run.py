@@ -129,8 +129,7 @@ def test_folder_and_report(straight, capsys):
 def test_again_is_done_at_once(straight, text, capsys):
     before = (straight / "log.jsonl").read_text()
     assert train(text, straight, *TINY) == 0
-    assert (straight / "log.jsonl").read_text() == before
-    assert "nothing to do" in capsys.readouterr().out
+    assert (straight / "log.jsonl").read_text() == before and "done" in capsys.readouterr().out
 
 
 def test_sample(straight, capsys):
@@ -288,7 +287,6 @@ def test_a_log_without_a_validation(straight, text, tmp_path, capsys):
             for l in log.read_text().splitlines()
         )
     )
-    (out / "bill.json").unlink()  # is written again, of the last validation
     assert train(text, out, *TINY) == 1
     one_line(capsys, "log.jsonl", "val_loss")
 

@@ -139,10 +139,6 @@ class TrainingTask(ABC):
     ) -> None:
         "Write the bill and the report, and log the result"
 
-    def how_to_go_on(self) -> str:
-        "Tell how a finished run is made longer, behind the line that says so; empty: it is not"
-        return ""
-
 
 def log_on_main(
     world: World,

@@ -182,10 +182,6 @@ class Pretraining(TrainingTask):
             if alarm:
                 self.log(f"ALARM: {alarm}")
 
-    def how_to_go_on(self) -> str:
-        "Tell how a finished run is made longer"
-        return f"; to go on: gpub train --init {self.out} --extend STEPS"
-
     def as_begun(self) -> Self:
         "Go on with the weight decay that a run began with, where another would be computed now"
         target = self.preset.decay_target

@@ -20,7 +20,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic
 
-from ..core import parse_json
 from ..device import machine, pick_precision, seed_everything, threads_line
 from ..model.gpt import Decoder
 from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint
@@ -170,20 +169,16 @@ class TrainingRun(Generic[T]):
             if self.world.main:
                 self._clean_folder(begun)
             # 3) where the time goes
-            finished = self.world.on_main(self._is_finished, begun)
-            ledger = held.enter_context(self._open_ledger(begun.state.step, finished))
+            ledger = held.enter_context(self._open_ledger(begun.state.step))
             # 4) steps, made by whoever has opened the run
             with self._recording(begun, folder, ledger, stop) as run:
                 yield run
             if run.state.step < run.task.cfg.steps:
                 return  # left on the way: the same call goes on
             # 5) the end
-            if finished:
-                task.log(_nothing_to_do(begun))
-            else:
-                ledger.switch("save")
-                self.world.on_main(run.task.finish, run.config, ledger.usd())
-                ledger.flush()
+            ledger.switch("save")
+            self.world.on_main(run.task.finish, run.config, ledger.usd())
+            ledger.flush()
             if self.options.mirror:
                 self.world.on_main(self._mirror_finished)
 
@@ -255,22 +250,10 @@ class TrainingRun(Generic[T]):
                 f"gpub verify {self.out}"
             )
 
-    def _is_finished(self, begun: Begun[T]) -> bool:
-        "Tell whether a process before this one made the last step, and wrote its bill and report"
-        if begun.state.step < begun.task.cfg.steps:
-            return False
-        bill = self.out / "bill.json"
-        if not (bill.exists() and (self.out / "report.html").exists()):
-            return False
-        try:
-            return parse_json(bill.read_bytes())["tokens"] == begun.state.tokens
-        except (ValueError, TypeError, KeyError):
-            return False  # a damaged bill is written again
-
-    def _open_ledger(self, step: int, finished: bool) -> Ledger:
-        "Open the ledger: process 0 writes while there is something to do, the others only count"
+    def _open_ledger(self, step: int) -> Ledger:
+        "Open the ledger: process 0 writes, the others only count"
         options = self.options
-        run_dir = self.out if self.world.main and not finished else None
+        run_dir = self.out if self.world.main else None
         ledger = Ledger(run_dir, options.usd_per_hour, step, self.born, options.paid)
         gap = ledger.gap_note()
         if gap:
@@ -341,14 +324,6 @@ def _load(path: str, sliced: bool, log: Callable[[str], object]) -> Checkpoint:
 
         return open_slices(path)
     return load_checkpoint(path, log=log)
-
-
-def _nothing_to_do(begun: Begun) -> str:
-    "What is said of a run that was finished before"
-    task = begun.task
-    step = begun.state.step
-    line = f"nothing to do: {task.out} is finished (step {step} of {task.cfg.steps})"
-    return f"{line}{task.how_to_go_on()}"
 
 
 def _outlook(begun: Begun) -> str:
