@@ -271,7 +271,7 @@ def test_a_file_that_only_claims_to_be_safetensors(tmp_path, content):
     reseal(
         folder, files=described(folder, size=len(content), sha256=ckpt.file_sha256(folder / MODEL))
     )
-    refuses("not a safetensors file", load_checkpoint, tmp_path)
+    refuses("holds no safetensors", load_checkpoint, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "prep mydata.txt": "gpub prep --source NAME=FILE --out SHARDS",
     "import a/b --out runs/c": "the second word",
     "chats mydata.txt --tokenizer runs/plays": "here it is --run",
-    "compare runs/plays runs/plays --out mydata.txt": "ends in .png, .svg or .pdf",
+    "compare runs/plays runs/plays --out mydata.txt": "was not written by this command",
 }
 
 

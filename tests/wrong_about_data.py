@@ -26,24 +26,24 @@ LEARNED = """
                 return merges"""
 
 WRONG = {
-    "min_p": {
+    "keep_likely": {
         "the share itself is the bar": """
-            def min_p(probs, share):
+            def keep_likely(probs, share):
                 kept = torch.where(probs >= share, probs, 0.0)
                 return kept / kept.sum()""",
         "not scaled": """
-            def min_p(probs, share):
+            def keep_likely(probs, share):
                 return torch.where(probs >= share * probs.max(), probs, 0.0)""",
         "above the bar": """
-            def min_p(probs, share):
+            def keep_likely(probs, share):
                 kept = torch.where(probs > share * probs.max(), probs, 0.0)
                 return kept / kept.sum()""",
         "the first is the largest": """
-            def min_p(probs, share):
+            def keep_likely(probs, share):
                 kept = torch.where(probs >= share * probs[0], probs, 0.0)
                 return kept / kept.sum()""",
         "in place": """
-            def min_p(probs, share):
+            def keep_likely(probs, share):
                 probs[probs < share * probs.max()] = 0
                 return probs / probs.sum()""",
     },

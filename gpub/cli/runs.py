@@ -111,9 +111,10 @@ class PictureFile(ResultFile):
         ctx: click.Context | None,  # of which command
     ) -> str:
         "Return the path, or a usage error for what is no picture"
-        if Path(value).suffix.lower() not in PICTURES:
-            self.fail(f"{value} is no picture: give a name that ends in .png, .svg or .pdf")
-        return super().convert(value, param, ctx)
+        path = super().convert(value, param, ctx)
+        if Path(path).suffix.lower() not in PICTURES:
+            self.fail(f"{path} is no picture: give a name that ends in .png, .svg or .pdf")
+        return path
 
 
 @click.command("compare")

@@ -272,6 +272,7 @@ def grow_command(run: str, preset: str | None, settings: tuple[str, ...], **opti
 
     options["mirror"] = options.get("mirror") or None
     grown = grow_options(run, preset, parse_settings(settings), **options)
-    refuse_occupied(grown.out)
+    if grown.out is not None:
+        refuse_occupied(grown.out)
     command = f"gpub resume {grown.out}"
     Trainer(replace(grown, command=command, begun=command_began())).go()
