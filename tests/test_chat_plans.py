@@ -82,8 +82,8 @@ def looked(self, s):
     return look(self, s)
 def written(self, s):
     log(self, s)
-    if isinstance(self.begun.task, Tuning):
-        die(self.begun.task.out.name, s.n)
+    if isinstance(self.task, Tuning):
+        die(self.task.out.name, s.n)
 def judged(out, plan, p, *more):
     die(p.name, "verdict")
     return judge(out, plan, p, *more)

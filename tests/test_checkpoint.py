@@ -1182,7 +1182,7 @@ def test_a_border_of_phases_reads_the_newest_checkpoint_once(tmp_path, text, mon
     settings = dict(steps=4, d_model=16, n_layers=1, n_heads=2, context_length=32, batch_tokens=256)
     settings |= dict(precision="fp32", compile="no")
     options = RunOptions(
-        "shakespeare", tmp_path / "run", text, settings, "cpu", save_every=2, free=("steps",)
+        "shakespeare", tmp_path / "run", text, settings, "cpu", save_every=2, changeable=("steps",)
     )
     Trainer(options).go()
     aged(tmp_path)

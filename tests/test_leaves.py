@@ -70,8 +70,9 @@ small = dict(n_layers=1, d_model=16, n_heads=1, context_length=64, batch_tokens=
 
 
 def train(steps):
+    settings = small | dict(steps=steps)
     options = RunOptions(
-        "shakespeare-short", "run", "play.txt", small | dict(steps=steps), "cpu", free=("steps",)
+        "shakespeare-short", "run", "play.txt", settings, "cpu", changeable=("steps",)
     )
     return Trainer(options).go()
 

@@ -206,11 +206,11 @@ def test_an_entry_of_a_file_that_cannot_be(kind, name, value, tmp_path):
         (dict(settings=["lr=1"]), "--settings must be an object with named values, got"),
         (dict(paid="yes"), "--paid must be true or false, got 'yes'"),
         (dict(eval_steps=5), "--eval-steps must be a list, got 5"),
-        (dict(free=("lr", 5)), "--free must be a list, got"),
+        (dict(changeable=("lr", 5)), "--changeable must be a list, got"),
         (dict(log="print"), "--log must be "),
         (dict(progress=print), "--progress must be "),
     ],
 )
 def test_options_of_a_run_that_cannot_be(wrong, said):
-    RunOptions("shakespeare", eval_steps={3}, free=("lr",), log=print)
+    RunOptions("shakespeare", eval_steps={3}, changeable=("lr",), log=print)
     refuses("^" + re.escape(said), RunOptions, **dict(preset="shakespeare") | wrong)

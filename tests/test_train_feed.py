@@ -157,11 +157,11 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
     real = trainer.Pretraining.make_objective
     read = Prefetcher.__call__
 
-    def fed(task, learner, step, closing):
-        objective = real(task, learner, step, closing)
+    def fed(task, learner, step, reading_ahead):
+        objective = real(task, learner, step, reading_ahead)
         assert objective.batches == task.rows.read  # a CPU has nobody to read meanwhile
         objective.batches = Prefetcher(task.rows.read, task.device)
-        closing.callback(objective.batches.close)
+        reading_ahead.callback(objective.batches.close)
         began.append(objective.batches)
         return objective
 

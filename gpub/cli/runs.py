@@ -88,7 +88,7 @@ def resume_command(run: str, device: str | None, usd_per_hour: float | None):
     if Path(run, "phases.jsonl").exists():
         command = read_config(run).get("command") or "gpub run PLAN"
         raise GpubError(f"{run} is walked through by a plan; go on with: {command}")
-    given = dict(device=device, usd_per_hour=usd_per_hour, begun=command_began())
+    given = dict(device=device, usd_per_hour=usd_per_hour, started_at=command_began())
     changes = {name: value for name, value in given.items() if value is not None}
     options = options_to_resume(run, command=f"gpub resume {run}", **changes)
     Trainer(options).go()

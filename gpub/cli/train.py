@@ -124,7 +124,7 @@ def train_command(
         preset = "shakespeare"
     if quiet:
         given["progress"] = SilentProgress()
-    given |= dict(command=this_command(), begun=command_began())
+    given |= dict(command=this_command(), started_at=command_began())
     asked = _run_options(preset, file, chosen, given)
     refuse_occupied(asked.out or runs_dir() / str(asked.preset))
     Trainer(asked).go()
@@ -169,7 +169,7 @@ def _go_on_beyond(ctx: click.Context, run: str | None, more: int, out: str | Non
         raise click.UsageError(f"--extend {why}")
     branch = branch_run(run, more, out)
     changes = dict(device=ctx.params["device"]) if "device" in given else {}
-    changes |= dict(command=f"gpub resume {branch}", begun=command_began())
+    changes |= dict(command=f"gpub resume {branch}", started_at=command_began())
     Trainer(options_to_resume(branch, **changes)).go()
 
 
@@ -275,4 +275,4 @@ def grow_command(run: str, preset: str | None, settings: tuple[str, ...], **opti
     if grown.out is not None:
         refuse_occupied(grown.out)
     command = f"gpub resume {grown.out}"
-    Trainer(replace(grown, command=command, begun=command_began())).go()
+    Trainer(replace(grown, command=command, started_at=command_began())).go()

@@ -77,7 +77,7 @@ def _options(
     begins = run if Path(run).is_dir() else Path("runs", Path(run).name)  # OWNER/NAME on the Hub
     place = out or f"{str(begins).rstrip('/')}-{method}"
     chosen = parse_settings(settings)
-    known |= dict(command=this_command(), begun=command_began())
+    known |= dict(command=this_command(), started_at=command_began())
     return dict(run=run, out=place, settings=chosen, log=click.echo, **known)
 
 

@@ -171,7 +171,7 @@ def pretraining_options(
         log=options.log,
         command=options.command,
         paid=options.paid,
-        free=(*CHANGEABLE, *changeable),
+        changeable=(*CHANGEABLE, *changeable),
         eval_steps=eval_steps(preset, cfg.steps) | {p.until for p in phases},
         milestone_steps={0, stable_steps(cfg)} | {m for p in phases for m in p.milestones},
         eval_tokens=plan.eval_tokens,

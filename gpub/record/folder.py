@@ -168,11 +168,11 @@ SCHEDULE = (
 
 def identity_without(
     config: dict,  # model, train, data ...
-    free: Collection[str],  # settings of `train` that may change on the way
+    changeable: Collection[str],  # settings of `train` that may change on the way
 ) -> dict:  # the same without those
     "Return what makes two runs the same"
     return {
-        k: {n: v for n, v in part.items() if n not in free} if k == "train" else part
+        k: {n: v for n, v in part.items() if n not in changeable} if k == "train" else part
         for k, part in config.items()
     }
 
@@ -222,7 +222,7 @@ def open_folder(
     out: Path | str,  # the run folder
     identity: dict,  # what this command wants: model, train, data
     extras: Mapping[str, Any] = MappingProxyType({}),  # the rest of a new config.json
-    free: Collection[str] = (),  # settings of `train` that may be others than before
+    changeable: Collection[str] = (),  # settings of `train` that may be others than before
 ) -> dict:  # the config in force: the stored one when it resumes
     """Make the folder, or check that it holds this very run; raises `GpubError` with the difference
     otherwise"""
@@ -238,7 +238,7 @@ def open_folder(
                 f"{path} is not that of a run: restore it, or choose another folder with --out"
             )
         sides = {k: stored.get(k, {}) for k in identity}, identity
-        if diff := differences(*(without_places(identity_without(s, free)) for s in sides)):
+        if diff := differences(*(without_places(identity_without(s, changeable)) for s in sides)):
             raise GpubError(
                 f"{out} holds another run: {'; '.join(diff)}. Choose another folder with --out, "
                 f"or give the same settings{_longer(out, stored, identity, len(diff))}"

@@ -68,10 +68,10 @@ class RunOptions:
     command: str | None = None
     # when the command began, by `time.perf_counter`: the bill counts from there; default: from the
     # moment a `Trainer` is made
-    begun: float | None = None
+    started_at: float | None = None
     paid: bool = False  # the machine was paid for since the last process of this run ended
     # settings of `train` that may be others than when the run began
-    free: tuple[str, ...] = CHANGEABLE
+    changeable: tuple[str, ...] = CHANGEABLE
     eval_steps: Steps | None = None  # when to validate; default: as the preset
     # when to draw a text and keep the checkpoint; default: as the preset
     milestone_steps: Steps | None = None

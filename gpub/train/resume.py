@@ -29,15 +29,15 @@ def open_config(
     out: Path,  # the run folder
     identity: dict,  # what makes two runs the same
     about: dict,  # the rest of a new config.json
-    free: Collection[str],  # settings of `train` that may be others than before
+    changeable: Collection[str],  # settings of `train` that may be others than before
     data: dict,  # {"data": its place now} where config.json keeps the options
 ) -> dict:
     """Return the configuration in force, and let config.json learn of another end or another place
     of the data; raises `GpubError` where the folder holds another run"""
-    config = open_folder(out, identity, about, free)
+    config = open_folder(out, identity, about, changeable)
     _check_types(out, config)
     now = json.loads(json.dumps(identity["train"]))
-    changed = {k: now[k] for k in SCHEDULE if k in free and config["train"].get(k) != now[k]}
+    changed = {k: now[k] for k in SCHEDULE if k in changeable and config["train"].get(k) != now[k]}
     updated = config | dict(train=config["train"] | changed)
     if isinstance(config.get("options"), dict):
         updated["options"] = config["options"] | data
@@ -117,12 +117,12 @@ def restore_threads(
 def resume_learner(
     learner: Learner,  # with the weights of the checkpoint
     saved: Checkpoint,  # of this run
-    free: Collection[str],  # settings that may be others than before
+    changeable: Collection[str],  # settings that may be others than before
     log: Callable[[str], object],  # told from where it goes on, and what is not as it was
 ):
     "Go on with optimizers, random numbers, pieces of a step, threads and compiling as they were"
     learner.restore(saved)
-    changed = _cut_as_saved(learner, saved, free)
+    changed = _cut_as_saved(learner, saved, changeable)
     not_as_saved = _compute_as_saved(learner, saved)
     steps = learner.cfg.steps
     if saved.step == steps:
@@ -136,12 +136,12 @@ def resume_learner(
         )
 
 
-def _cut_as_saved(learner: Learner, saved: Checkpoint, free: Collection[str]) -> dict:
+def _cut_as_saved(learner: Learner, saved: Checkpoint, changeable: Collection[str]) -> dict:
     "Cut a step as before, unless something that decides it is asked for now: what has changed"
     # what the checkpoint was saved under, not what the run began with
     before = saved.state["config"]["train"]
     now = learner.cfg.to_dict()
-    changed = {name: now[name] for name in free if now[name] != before.get(name)}
+    changed = {name: now[name] for name in changeable if now[name] != before.get(name)}
     saved_cut = saved.state["fit"]
     batcher = learner.micro_batcher
     if not changed.keys() & {"micro_batch", "grad_checkpoint"}:

@@ -33,8 +33,8 @@ from .parallel import World
 class CommonOptions(Protocol):
     "What every run is asked for: `RunOptions`, or the options of a method of tuning"
 
-    begun: float | None  # by `time.perf_counter`: the bill counts from there; None: from now
-    free: Collection[str]  # settings of `train` that may be others than when the run began
+    started_at: float | None  # by `time.perf_counter`: the bill counts from there; None: from now
+    changeable: Collection[str]  # settings of `train` that may be others than when the run began
     keep: int  # checkpoints kept beside the milestones
     mirror: str | Path | None  # a second folder for everything
     paid: bool  # the machine was paid for since the last process of this run ended
@@ -63,8 +63,8 @@ class TrainingTask(ABC):
     sample_steps: Collection[int]  # after which a text is drawn
     milestone_steps: Collection[int]  # whose checkpoints stay
 
-    def as_begun(self) -> Self:
-        "Return the task as the folder, which is held now, began it"
+    def as_stored(self) -> Self:
+        "Return the task as the folder, which is locked now, began it"
         return self
 
     @abstractmethod
@@ -96,15 +96,15 @@ class TrainingTask(ABC):
         "Return a checkpoint of `tensors` as `Learner` reads it"
         return saved
 
-    def begin(self, learner: Learner) -> None:
-        "Give a learner what a new run takes over beside weights"
+    def prepare_new(self, learner: Learner) -> None:
+        "Give the learner of a new run what it takes over beside weights"
 
     @abstractmethod
     def make_objective(
         self,
         learner: Learner,
         step: int,  # steps done
-        closing: ExitStack,  # closes what reads ahead, after the last step
+        reading_ahead: ExitStack,  # closes what reads ahead, after the last step
     ) -> Objective:
         "Make what is minimised; may compile the model, and runs once an opening"
 

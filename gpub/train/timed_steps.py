@@ -89,8 +89,8 @@ def time_steps(
     placement = Placement(device, task.choose_precision(model), task.world)
     learner = Learner(model, task.cfg, placement, log)
     learner.fit_to_memory(0)
-    with ExitStack() as closing:
-        objective = task.make_objective(learner, 0, closing)
+    with ExitStack() as reading_ahead:
+        objective = task.make_objective(learner, 0, reading_ahead)
         clock = _StepClock(device, limit, now)
         for _ in learner.take_steps(objective):
             clock.count()

@@ -132,7 +132,7 @@ class Pretraining(TrainingTask):
             options=kept_options(self.options),
         )
 
-    def make_objective(self, learner: Learner, step: int, closing: ExitStack) -> NextToken:
+    def make_objective(self, learner: Learner, step: int, reading_ahead: ExitStack) -> NextToken:
         "Make what is minimised, compiling the loss on the next batch; then read ahead for a GPU"
         example = self.read_batch(step)
         loss_fn = learner.token_loss(example.ids, example.targets)
@@ -140,7 +140,7 @@ class Pretraining(TrainingTask):
         if self.device.type == "cuda":
             # after the example, which is read once more as a step's batch
             read_rows = Prefetcher(self.rows.read, self.device)
-            closing.callback(read_rows.close)
+            reading_ahead.callback(read_rows.close)
         context_length = self.model_cfg.context_length
         return NextToken(loss_fn, read_rows, self.cfg, context_length, self.device, self.world)
 
@@ -182,7 +182,7 @@ class Pretraining(TrainingTask):
             if alarm:
                 self.log(f"ALARM: {alarm}")
 
-    def as_begun(self) -> Self:
+    def as_stored(self) -> Self:
         "Go on with the weight decay that a run began with, where another would be computed now"
         target = self.preset.decay_target
         if target is None or "weight_decay" in (self.options.settings or {}):
@@ -206,7 +206,7 @@ class Pretraining(TrainingTask):
         "Choose what the recipe says, or what suits the hardware: a CPU may have to be timed"
         return choose_precision(model, partial(self.read_batch, 0), self.cfg, self.device)
 
-    def begin(self, learner: Learner) -> None:
+    def prepare_new(self, learner: Learner) -> None:
         "Say what the weights are, and go on with the optimizer of `--init` if there is one"
         initial = self.initial
         if initial is None:

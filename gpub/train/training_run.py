@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Generic
+from typing import Generic, TypeVar
 
 from ..device import machine, pick_precision, seed_everything, threads_line
 from ..model.gpt import Decoder
@@ -35,61 +35,46 @@ from .loop import TrainStep
 from .lost_process import explain_lost_process, note_step
 from .parallel import World
 from .resume import RunState, cut_records, open_config, resume_learner
-from .step_recorder import Begun, StepRecorder, T
-from .task import CommonOptions
+from .step_recorder import StepRecorder
+from .task import CommonOptions, TrainingTask
 from .trackers import Tracker, check_tracker, tracker
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0005
-@dataclass
-class OpenRun(Generic[T]):
-    "A run whose folder is held: `steps` makes its steps and records them"
+_TaskT = TypeVar("_TaskT", bound=TrainingTask)
 
-    begun: Begun[T]  # what is trained
+
+@dataclass(frozen=True)
+class OpenRun(Generic[_TaskT]):
+    "A run whose folder is locked: `steps` makes its steps and records them"
+
+    task: _TaskT  # what is learned, as the folder began it
+    config: dict  # what config.json says
+    learner: Learner
+    state: RunState  # where the run is: it moves on with every step
     ledger: Ledger  # where the time goes, and the money; that of process 0 is written
     recorder: StepRecorder
-    stop: threading.Event  # saves after the step that is on its way, and ends
+    stop_requested: threading.Event  # saves after the step that is on its way, and ends
     command: str  # how to go on after an interruption
-    _reading: ExitStack  # closes what reads ahead, when the run is left
-
-    @property
-    def task(self) -> T:
-        "What is learned, as the folder began it"
-        return self.begun.task
-
-    @property
-    def config(self) -> dict:
-        "What config.json says"
-        return self.begun.config
-
-    @property
-    def learner(self) -> Learner:
-        "What learns"
-        return self.begun.learner
-
-    @property
-    def state(self) -> RunState:
-        "Where the run is"
-        return self.begun.state
+    reading_ahead: ExitStack  # closes what reads ahead, when the run is left
 
     def steps(self) -> Iterator[TrainStep]:
         "Yield each `TrainStep`, logged and saved; none where the run was at its end"
         task = self.task
-        world = task.world
         state = self.state
         if state.step >= task.cfg.steps:
             return
         with self.ledger.span("compile"):
-            objective = task.make_objective(self.learner, state.step, self._reading)
+            objective = task.make_objective(self.learner, state.step, self.reading_ahead)
         if state.step == 0:
             self.recorder.draw_texts(0)
         self.ledger.switch("train")
         for step in self.learner.take_steps(objective, state.step, state.tokens):
-            note_step(world, step.n)
+            note_step(task.world, step.n)
             state.step = step.n
             state.tokens = step.tokens
             self.recorder.record_step(step)
             done = step.n == task.cfg.steps
-            stopping = world.any(self.stop.is_set())
+            stopping = task.world.any(self.stop_requested.is_set())
             self.recorder.keep_step(step, force_save=done or stopping)
             if stopping and not done:
                 raise Interrupted(
@@ -110,7 +95,7 @@ class OpenRun(Generic[T]):
         self.recorder.save(step, wait)
 
 
-class TrainingRun(Generic[T]):
+class TrainingRun(Generic[_TaskT]):
     """A task in a folder: `go` trains it, and the same call goes on after an interruption, from the
     newest checkpoint. Nothing is read before `task` or `opened` is asked for
 
@@ -121,10 +106,11 @@ class TrainingRun(Generic[T]):
         options: CommonOptions,
         out: Path,  # the run folder
         command: str,  # how to call this again
-        read: Callable[[World], T],  # reads the task; called once
+        read: Callable[[World], _TaskT],  # reads the task; called once
     ):
-        # the bill counts from here, unless a command began before
-        self.born = time.perf_counter() if options.begun is None else options.begun
+        self.started_at = options.started_at  # the bill counts from here
+        if self.started_at is None:
+            self.started_at = time.perf_counter()
         self.options = options
         self.out = out
         self.command = command
@@ -132,7 +118,7 @@ class TrainingRun(Generic[T]):
         self._read = read
 
     @cached_property
-    def task(self) -> T:
+    def task(self) -> _TaskT:
         """What it learns, read and checked when it is first asked for; raises `GpubError` for what
         makes no sense, before anything is written"""
         check_tracker(self.options.track)  # before anything is read or built
@@ -146,100 +132,122 @@ class TrainingRun(Generic[T]):
         return self.out
 
     @contextmanager
-    def opened(self) -> Iterator[OpenRun[T]]:
+    def opened(self) -> Iterator[OpenRun[_TaskT]]:
         """Hold the folder and the processes while steps are made, and finish a run that reached
         its last one; raises `Interrupted` after a saved stop, `GpubError` for anything refused.
 
         Whoever leaves the block before the end saves nothing: the next call goes on from the newest
-        checkpoint. Closed are then, in this order, what reads ahead, the saver after its last
-        write, the ledger, the lock, and the talk with other processes"""
+        checkpoint. Every `with` below closes what it opened, the innermost first: what reads ahead,
+        the curves, the saver after its last write, the ledger, the lock, the talk with the other
+        processes"""
         task = self.task
         folder = Run(self.out, log=task.log)
-        stop = threading.Event()
+        stop_requested = threading.Event()
         with (
             disk_errors(self.out),
-            stop_flag(task.log, stop),
+            stop_flag(task.log, stop_requested),
             self.world.joined(task.device),
-            ExitStack() as held,
+            ExitStack() as lock,
         ):
             # 1) the folder is this run's alone
-            self.world.on_main(self._hold_folder, folder, held)
+            self.world.on_main(self._lock_folder, folder, lock)
             # 2) what learns, from the newest checkpoint or new
-            begun = self._restore_or_begin(folder)
-            if self.world.main:
-                self._clean_folder(begun)
-            # 3) where the time goes
-            ledger = held.enter_context(self._open_ledger(begun.state.step))
-            # 4) steps, made by whoever has opened the run
-            with self._recording(begun, folder, ledger, stop) as run:
-                yield run
-            if run.state.step < run.task.cfg.steps:
-                return  # left on the way: the same call goes on
-            # 5) the end
-            ledger.switch("save")
-            self.world.on_main(run.task.finish, run.config, ledger.usd())
-            ledger.flush()
-            if self.options.mirror:
-                self.world.on_main(self._mirror_finished)
+            task = task.as_stored()
+            seed_everything(task.cfg.seed)
+            model = task.build_model()
+            config = self.world.on_main(self._store_config, task, model)
+            learner, state = self._restore_or_begin(task, model, config, folder)
+            if self.world.main:  # files end with the step that the run goes on from
+                mark_latest(self.out)
+                task.tok.save(self.out)
+                cut_records(self.out, state.step)
+            with self._open_ledger(state.step) as ledger:
+                # 3) who writes
+                has_steps_left = state.step < task.cfg.steps
+                if has_steps_left:
+                    task.log(_outlook(task, config, learner, state.step))
+                with (
+                    self._make_saver(learner.place) or nullcontext() as saver,
+                    closing(self._open_tracker(config, has_steps_left)) as track,
+                    explain_lost_process(self.world, self.command),
+                ):
+                    journal = Journal(self.out, track, task.progress)
+                    newest = partial(_newest_checkpoint, folder)
+                    recorder = StepRecorder(
+                        task, config, learner, state, ledger, journal, saver, newest
+                    )
+                    # 4) steps, made by whoever has opened the run
+                    with ExitStack() as reading_ahead:
+                        # however the block is left, what follows waits for the last write
+                        reading_ahead.callback(ledger.switch, "save")
+                        yield OpenRun(
+                            task=task,
+                            config=config,
+                            learner=learner,
+                            state=state,
+                            ledger=ledger,
+                            recorder=recorder,
+                            stop_requested=stop_requested,
+                            command=self.command,
+                            reading_ahead=reading_ahead,
+                        )
+                    # all processes hear here whether the last write failed. Where the block raised,
+                    # the saver's own end waits, and only logs a failure
+                    recorder.await_saver()
+                # 5) the end; a run that was left on the way goes on with the next call
+                if state.step == task.cfg.steps:
+                    ledger.switch("save")
+                    self.world.on_main(task.finish, config, ledger.usd())
+                    ledger.flush()
+                    if self.options.mirror:
+                        self.world.on_main(self._mirror_finished)
 
-    def _hold_folder(self, folder: Run, held: ExitStack) -> None:
+    def _lock_folder(self, folder: Run, lock: ExitStack) -> None:
         "Lock the folder, bring back what a mirror has, and cut a ledger's last line if it is half"
-        held.enter_context(lock_folder(self.out, self.task.log))
+        lock.enter_context(lock_folder(self.out, self.task.log))
         if self.options.mirror:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
 
-    def _restore_or_begin(self, folder: Run) -> Begun[T]:
-        "Build the model, and give it to a learner: that of the newest checkpoint, or a new one"
-        task = self.task.as_begun()
-        seed_everything(task.cfg.seed)
-        model = task.build_model()
-        config = self.world.on_main(self._store_config, task, model)
+    def _store_config(self, task: _TaskT, model: Decoder) -> dict:
+        "Write config.json, or return the one that is there if it is of the same run"
+        is_new = not (self.out / "config.json").exists()
+        about = self._describe_new(task, model) if is_new else {}
+        changeable = self.options.changeable
+        return open_config(self.out, task.identity(), about, changeable, task.data_place())
+
+    def _describe_new(self, task: _TaskT, model: Decoder) -> dict:
+        "Return what config.json keeps beside the identity; the precision may have to be timed"
+        precision = task.choose_precision(model)
+        return dict(
+            parameters=sum(p.numel() for p in model.parameters()),
+            device=str(task.device),
+            precision=dict(name=precision.name, why=precision.why),
+            run_id=secrets.token_hex(4),
+            machine=machine(task.device),
+            processes=self.world.size,
+            command=self.command,
+            **task.describe(),
+        )
+
+    def _restore_or_begin(
+        self, task: _TaskT, model: Decoder, config: dict, folder: Run
+    ) -> tuple[Learner, RunState]:
+        "Give the model to a learner: that of the newest checkpoint, or a new one"
         precision = pick_precision(task.device, config["precision"].get("name"))
         placement = Placement(task.device, precision, self.world, self.options.parallel)
         path = self.world.on_main(_newest_checkpoint, folder)
         if path is None:
             learner = Learner(model, task.cfg, placement, task.log)
             learner.fit_to_memory(0)
-            task.begin(learner)
-            return Begun(task, config, learner, RunState())
+            task.prepare_new(learner)
+            return learner, RunState()
         saved = task.restored(_load(path, placement.sliced, task.log))
         check_config(self.out, config, saved)
-        learner = self._restore_learner(task, model, placement, saved)
-        return Begun(task, config, learner, RunState.of(saved))
-
-    def _restore_learner(
-        self, task: T, model: Decoder, placement: Placement, saved: Checkpoint
-    ) -> Learner:
-        "Return the learner as a checkpoint left it, and tell which records were changed since"
         learner = Learner(model, task.cfg, placement, task.log, saved)
-        resume_learner(learner, saved, self.options.free, task.log)
+        resume_learner(learner, saved, self.options.changeable, task.log)
         self._warn_of_changed_rows(saved)
-        return learner
-
-    def _clean_folder(self, begun: Begun[T]) -> None:
-        """Let LATEST, the tokenizer and the logs say what belongs to the step that the run goes on
-        from"""
-        mark_latest(self.out)
-        begun.task.tok.save(self.out)
-        cut_records(self.out, begun.state.step)
-
-    def _store_config(self, task: T, model: Decoder) -> dict:
-        "Write config.json, or return the one that is there if it is of the same run"
-        about: dict = {}
-        if not (self.out / "config.json").exists():
-            precision = task.choose_precision(model)
-            about = dict(
-                parameters=sum(p.numel() for p in model.parameters()),
-                device=str(task.device),
-                precision=dict(name=precision.name, why=precision.why),
-                run_id=secrets.token_hex(4),
-                machine=machine(task.device),
-                processes=self.world.size,
-                command=self.command,
-                **task.describe(),
-            )
-        return open_config(self.out, task.identity(), about, self.options.free, task.data_place())
+        return learner, RunState.of(saved)
 
     def _warn_of_changed_rows(self, saved: Checkpoint) -> None:
         changed = changed_rows(self.out, saved.rows) if self.world.main else []
@@ -254,38 +262,11 @@ class TrainingRun(Generic[T]):
         "Open the ledger: process 0 writes, the others only count"
         options = self.options
         run_dir = self.out if self.world.main else None
-        ledger = Ledger(run_dir, options.usd_per_hour, step, self.born, options.paid)
+        ledger = Ledger(run_dir, options.usd_per_hour, step, self.started_at, options.paid)
         gap = ledger.gap_note()
         if gap:
             self.task.log(gap)
         return ledger
-
-    @contextmanager
-    def _recording(
-        self, begun: Begun[T], folder: Run, ledger: Ledger, stop: threading.Event
-    ) -> Iterator[OpenRun[T]]:
-        "Hold the writers of checkpoints and curves while steps are made"
-        task = begun.task
-        has_steps_left = begun.state.step < task.cfg.steps
-        if has_steps_left:
-            task.log(_outlook(begun))
-        with (
-            self._make_saver(begun.learner.place) or nullcontext() as saver,
-            closing(self._open_tracker(begun.config, has_steps_left)) as track,
-            explain_lost_process(self.world, self.command),
-        ):
-            journal = Journal(self.out, track, task.progress)
-            newest = partial(_newest_checkpoint, folder)
-            recorder = StepRecorder(begun, ledger, journal, saver, newest)
-            reading = ExitStack()
-            try:
-                yield OpenRun(begun, ledger, recorder, stop, self.command, reading)
-            finally:
-                ledger.switch("save")  # the saver's block waits for the last write
-                reading.close()
-            # all processes hear here whether the last write failed. Where the block raised, the
-            # saver's own end waits, and only logs a failure
-            recorder.await_saver()
 
     def _open_tracker(self, config: dict, has_steps_left: bool) -> Tracker:
         "Open what draws the curves: in process 0, where there is something to draw"
@@ -298,7 +279,7 @@ class TrainingRun(Generic[T]):
         options = self.options
         log = self.task.log
         if place.sliced:
-            from gpub.record.slices import SlicedSaver
+            from gpub.record.slices import SlicedSaver  # imports torch's distributed part
 
             return SlicedSaver(self.out, options.keep, options.mirror, log)
         if self.world.main:
@@ -320,24 +301,22 @@ def _newest_checkpoint(folder: Run) -> str | None:
 def _load(path: str, sliced: bool, log: Callable[[str], object]) -> Checkpoint:
     "Load a checkpoint; of a model in slices without its tensors, which stay on the disk"
     if sliced:
-        from gpub.record.slices import open_slices
+        from gpub.record.slices import open_slices  # imports torch's distributed part
 
         return open_slices(path)
     return load_checkpoint(path, log=log)
 
 
-def _outlook(begun: Begun) -> str:
-    "What will happen, in three lines"
-    task = begun.task
-    step = begun.state.step
-    where = f"{task.device}, {begun.learner.place.precision.name}"
+def _outlook(task: TrainingTask, config: dict, learner: Learner, step: int) -> str:
+    "Say what will happen, in three lines"
+    where = f"{task.device}, {learner.place.precision.name}"
     if task.device.type == "cpu":
         where += f", {threads_line()}"
     validations = sum(n > step for n in task.eval_steps)
     texts = sum(n > step for n in task.sample_steps)
     return (
-        f"{task.name}: {begun.config['parameters']:,} parameters, steps {step} to "
-        f"{task.cfg.steps}\non {where}\n"
+        f"{task.name}: {config['parameters']:,} parameters, steps {step} to {task.cfg.steps}\n"
+        f"on {where}\n"
         f"{validations} validations, {texts} texts, saved every {task.save_every} steps in "
         f"{task.out}; Ctrl-C saves and stops"
     )

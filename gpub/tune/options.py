@@ -47,7 +47,8 @@ class TuneOptions(Config, ABC):
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     settings: dict[str, Any] = field(default_factory=dict)  # any other of `TrainConfig`
     command: str = "the same command"  # how to call this again
-    begun: float | None = None  # by `time.perf_counter`: the bill counts from there; default: now
+    # by `time.perf_counter`: the bill counts from there; default: now
+    started_at: float | None = None
     paid: bool = False  # the machine was paid for since the last process of this run ended
     keep: Count = 3  # checkpoints kept beside the milestones
     mirror: str | None = None  # a second folder for everything: another disk, Drive
@@ -56,7 +57,7 @@ class TuneOptions(Config, ABC):
     # how the processes of torchrun share the model
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
     # settings of `train` that may be others than when the run began
-    free: tuple[str, ...] = CHANGEABLE
+    changeable: tuple[str, ...] = CHANGEABLE
     log: Callable[[str], object] = print  # called with one line now and then
 
     def __post_init__(self):

@@ -118,7 +118,7 @@ class Tuning(TrainingTask):
             prompt=self.method.questions[0],
         )
 
-    def make_objective(self, learner: Learner, step: int, closing: ExitStack) -> Objective:
+    def make_objective(self, learner: Learner, step: int, reading_ahead: ExitStack) -> Objective:
         "Make what the method minimises"
         return self.method.make_objective(learner)
 
