@@ -10,11 +10,10 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from ..core import GpubError, write_atomic
 from .compare import read_results
-from .evaluate import ModelIdentity, evaluate_run, model_identity, run_name
+from .evaluate import ModelIdentity, ReportCard, evaluate_run, model_identity, run_name
 from .options import EvalOptions
 from ..files import runs_dir
 from ..record.folder import sweep_halves
@@ -28,7 +27,7 @@ def stored_or_new(
     # where results are kept; None: as `results_file` says
     file: Path | str | None,
     log: Callable[[str], None],  # told what is read, computed, written
-) -> dict[str, Any]:  # as from `evaluate_run`
+) -> ReportCard:
     """Return stored results of these questions and weights; what they lack is asked and stored
     beside them. Refuses another run's"""
     path = Path(file or results_file(run))
@@ -65,7 +64,7 @@ def results_file(
 
 def _read_stored(
     path: Path, run: Path | str, options: EvalOptions, log: Callable[[str], None]
-) -> dict[str, Any] | None:
+) -> ReportCard | None:
     "Read stored results; None where they are of other weights, or were asked in another way"
     stored = read_results(path)
     identity = model_identity(run, options.step, log)
@@ -84,7 +83,7 @@ def _read_stored(
     return stored
 
 
-def _has_task(stored: dict[str, Any], task: str, options: EvalOptions) -> bool:
+def _has_task(stored: ReportCard, task: str, options: EvalOptions) -> bool:
     "Tell whether stored results answer the questions of a task, checked as far as is asked"
     part = stored.get("humaneval") if task == "humaneval" else stored["tasks"].get(task)
     if part is None:
@@ -97,8 +96,8 @@ def _has_task(stored: dict[str, Any], task: str, options: EvalOptions) -> bool:
 
 
 def _add_stored(
-    result: dict[str, Any], stored: dict[str, Any], path: Path, log: Callable[[str], None]
-) -> dict[str, Any]:
+    result: ReportCard, stored: ReportCard, path: Path, log: Callable[[str], None]
+) -> ReportCard:
     "Put stored answers to other tasks beside new ones, where both were asked in the same way"
     names = [task for task in stored["tasks"] if task not in result["tasks"]]
     if any(stored.get(key) != result[key] for key in ("settings", "versions")):
@@ -115,14 +114,12 @@ def _add_stored(
     return added
 
 
-def _is_of_weights(stored: dict[str, Any], identity: ModelIdentity) -> bool:
+def _is_of_weights(stored: ReportCard, identity: ModelIdentity) -> bool:
     "Tell whether stored results are of these weights"
     return all(stored.get(key) == value for key, value in asdict(identity).items())
 
 
-def _refuse_another_run(
-    path: Path, stored: dict[str, Any], run: Path | str, identity: ModelIdentity
-):
+def _refuse_another_run(path: Path, stored: ReportCard, run: Path | str, identity: ModelIdentity):
     "Raise `GpubError` for stored results of another run, unless they lie in this run's own folder"
     # a run that was imported has no run_id: its folder's name has to do
     if stored.get("run_id") and identity.run_id:

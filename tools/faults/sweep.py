@@ -280,7 +280,7 @@ def difference(found: dict, wanted: dict, first: dict | None = None) -> str:
     `first` is how the disturbed command ended, if there was one"""
     first = first or {}
     names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
-    names = [name for name in names if not name.startswith(".")]
+    names = [name for name in names if not any(p.startswith(".") for p in Path(name).parts)]
     if "out of memory with" in first.get("told", ""):
         # sums in smaller pieces, which the command announces, have other last bits
         names = [name for name in names if not name.endswith(ROUNDED)]
