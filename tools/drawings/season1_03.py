@@ -34,26 +34,26 @@ def block_parameters():
 def six_flops():
     d = Drawing(
         "Six operations per weight and token",
-        "One weight w and one token. Forward, the input is multiplied by w and added to the sum: "
-        "2 FLOPs. Backward, the gradient g of the output, times w, goes to the layer below, and g "
-        "times the input is added to the gradient of w: 2 FLOPs each. Together 6.",
+        "One weight w = 5 and one token with the input x = 3; the gradient of the output is 2. "
+        "Forward, 5 times 3 is added to the output: 2 FLOPs. Backward, 2 times 3 is added to the "
+        "gradient of w, and 2 times 5 to the gradient of x: 2 FLOPs each. Together 6.",
         width=400,
-        height=312,
+        height=308,
     )
     rows = (
-        (52, "forward", "input × w", "add to the output", "module"),
-        (134, "backward", "g × w", "add to g of the input", "warm"),
-        (216, "backward", "g × input", "add to the gradient of w", "good"),
+        (52, "forward", "w × x = 5 × 3", "the output y", "module"),
+        (134, "backward", "2 × x = 2 × 3", "the gradient of w", "good"),
+        (216, "backward", "2 × w = 2 × 5", "the gradient of x", "warm"),
     )
-    d.text(76, 34, "multiply", "name")
-    d.text(246, 34, "add", "name")
+    d.text(84, 34, "multiply", "name")
+    d.text(252, 34, "add to", "name")
     d.text(366, 34, "FLOPs", "name")
     for y, phase, product, total, kind in rows:
-        left = d.box(14, y, 124, 58, product, phase, kind)
-        right = d.box(164, y, 164, 58, "", total, kind)
+        left = d.box(14, y, 140, 58, product, phase, kind)
+        right = d.box(180, y, 150, 58, total, "", kind)
         d.arrow(left.right, right.left)
         d.text(366, y + 34, "2", "title")
-    d.text(14, 298, "g: gradient of the output; below, of the input", "note", "start")
+    d.text(14, 296, "the 2 of the way back is the gradient of y", "note", "start")
     return d
 
 
@@ -62,33 +62,38 @@ def memory_over_a_step():
         "Memory over one training step",
         "Memory over one training step of a model with three blocks, in units of one block's "
         "weights. Weights 3 and the optimizer state 6 are always there. Activations grow to 6 on "
-        "the way forward and shrink on the way back, while gradients grow to 3. The fullest "
-        "moment, 15 units, is at the loss.",
+        "the way forward. On the way back each block needs 1 unit of temporary memory, its "
+        "activations are then given back and its gradients stay. The fullest moment, 16 units, is "
+        "the first block of the way back.",
         width=420,
-        height=362,
+        height=388,
     )
     steps = (
-        ("start", 0, 0),
-        ("block 1", 2, 0),
-        ("block 2", 4, 0),
-        ("block 3", 6, 0),
-        ("block 3", 4, 1),
-        ("block 2", 2, 2),
-        ("block 1", 0, 3),
-        ("update", 0, 3),
+        ("start", 0, 0, 0),
+        ("block 1", 2, 0, 0),
+        ("block 2", 4, 0, 0),
+        ("block 3", 6, 0, 0),
+        ("block 3", 6, 0, 1),
+        ("block 2", 4, 1, 1),
+        ("block 1", 2, 2, 1),
+        ("update", 0, 3, 0),
     )
-    unit, wide, floor, left = 15, 43, 306, 14
-    for i, (name, activations, gradients) in enumerate(steps):
+    unit, wide, floor, left = 15, 43, 332, 14
+    for i, (name, activations, gradients, temporary) in enumerate(steps):
         x, y = left + i * (wide + 7), floor
-        parts = ((3, "module"), (6, "plum"), (gradients, "warm"), (activations, "good"))
+        parts = (
+            (3, "module"),
+            (6, "plum"),
+            (gradients, "warm"),
+            (activations, "good"),
+            (temporary, "quiet"),
+        )
         for size, kind in parts:
             if size:
                 y -= size * unit
                 d.box(x, y, wide, size * unit, str(size), kind=kind, corner=2, font="number")
-        total = 9 + gradients + activations
-        d.text(x + wide / 2, y - 7, str(total), "title" if total == 15 else "name")
-        if total == 15:
-            d.text(x + wide / 2, y - 26, "at the loss", "note")
+        total = 9 + gradients + activations + temporary
+        d.text(x + wide / 2, y - 7, str(total), "title" if total == 16 else "name")
         d.text(x + wide / 2, floor + 18, name)
     d.text(left + 2 * 50 + wide / 2, floor + 42, "forward", "name")
     d.text(left + 5 * 50 + wide / 2, floor + 42, "backward", "name")
@@ -97,6 +102,7 @@ def memory_over_a_step():
             ("good", "activations"),
             ("warm", "gradients"),
             ("plum", "optimizer state"),
+            ("quiet", "temporary"),
             ("module", "weights"),
         )
     ):
@@ -172,31 +178,32 @@ def checkpointing_modes():
 def forecast():
     d = Drawing(
         "From a configuration to a bill",
-        "A forecast. The configuration gives parameters, FLOPs per token and bytes. The GPU gives "
-        "memory, promised speed and price. With the number of tokens to train on they say how "
-        "many sequences fit, how many hours it takes and what it costs; the share of the promised "
-        "speed is an assumption until somebody has measured it.",
+        "A forecast in two rows. The configuration gives the bytes of a step; beside the memory of "
+        "the GPU they say how many sequences fit. The configuration also gives the FLOPs of a "
+        "token; times the tokens they are all FLOPs, over the promised speed and the MFU the "
+        "hours, and times the price the dollars. The MFU is an assumption until somebody has "
+        "measured it.",
         width=400,
-        height=484,
+        height=474,
     )
-    config = d.box(26, 22, 152, 54, "configuration", "a few numbers", "thing")
-    gpu = d.box(222, 22, 152, 54, "GPU", "memory, speed, price", "thing")
-    size = d.box(26, 110, 152, 54, "bytes", "at the fullest moment", "good")
-    fits = d.box(222, 110, 152, 54, "does it fit?", "sequences at once", "module")
-    work = d.box(26, 198, 152, 54, "FLOPs per token", "6 per weight, + scores", "good")
-    tokens = d.box(26, 264, 152, 54, "tokens", "to train on", "thing")
-    share = d.box(26, 330, 152, 54, "MFU", "assumed share", "warm")
-    hours = d.box(222, 198, 152, 186, "hours", "FLOPs / (speed × MFU)", "module")
-    usd = d.box(222, 412, 152, 54, "dollars", "hours × price", "module")
-    d.arrow(config.bottom, size.top)
-    d.arrow(config.left, (11, config.left[1]), (11, work.left[1]), work.left)
-    d.arrow(gpu.bottom, fits.top)
-    d.arrow(size.right, fits.left)
-    for needed in (work, tokens, share):
-        d.arrow(needed.right, (222, needed.right[1]))
-    d.arrow(gpu.right, (389, gpu.right[1]), (389, usd.right[1]), usd.right)
-    d.arrow((389, hours.right[1]), hours.right)
-    d.arrow(hours.bottom, usd.top)
+    d.text(14, 32, "Does it fit?", "name", "start")
+    size = d.box(14, 46, 108, 56, "bytes", "configuration", "good")
+    memory = d.box(146, 46, 108, 56, "memory", "the GPU's", "thing")
+    fits = d.box(278, 46, 108, 56, "sequences", "at once", "module")
+    d.arrow(size.right, memory.left)
+    d.arrow(memory.right, fits.left)
+    d.text(14, 146, "How long, and for how much?", "name", "start")
+    work = d.box(14, 160, 162, 56, "FLOPs a token", "configuration", "good")
+    tokens = d.box(224, 160, 162, 56, "tokens", "to train on", "thing")
+    speed = d.box(14, 282, 162, 56, "speed", "promised, the GPU's", "thing")
+    share = d.box(224, 282, 162, 56, "MFU", "assumed share", "warm")
+    d.text(200, 193, "×", "title")
+    d.text(200, 315, "×", "title")
+    d.text(200, 254, "divided by", "note")
+    d.arrow((200, 338), (200, 376))
+    d.box(14, 376, 226, 76, "hours", "all FLOPs / speed reached", "module")
+    usd = d.box(278, 376, 108, 76, "dollars", "hours × price", "module")
+    d.arrow((240, 414), usd.left)
     return d
 
 

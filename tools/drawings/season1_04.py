@@ -6,32 +6,30 @@ from .style import Drawing
 def training_step():
     d = Drawing(
         "One step of the training loop",
-        "One step of the training loop. The batch of step n goes forward and backward in "
-        "micro-batches; the gradients are clipped; a loss or a gradient that is no number stops "
-        "the run before the weights move; the optimizer moves them at the rate of step n; the "
-        "step is yielded. Outside the loop the log and a checkpoint are written, from which a run "
-        "goes on after a kill.",
+        "One step of the training loop. The batch of step n goes forward and backward in pieces; "
+        "the gradients are clipped; a loss or a gradient that is no number stops the run before "
+        "the weights move; the optimizer moves them at the rate of step n. After the step a "
+        "checkpoint is saved; after a kill the run begins again with the step that follows it.",
         width=400,
-        height=324,
+        height=398,
     )
-    d.group(8, 14, 384, 188, "the loop, for each step n")
-    first = d.box(20, 46, 108, 56, "batch n", "from (seed, n)", "thing")
-    backward = d.box(146, 46, 108, 56, "backward", "idea 4: pieces", "module")
-    clip = d.box(272, 46, 108, 56, "clip", "idea 2: up to 1", "warm")
-    check = d.box(272, 132, 108, 56, "a number?", "idea 5: or stop", "warm")
-    move = d.box(146, 132, 108, 56, "move", "ideas 1 and 3", "module")
-    last = d.box(20, 132, 108, 56, "yield", "n + 1, loss", "thing")
-    d.arrow(first.right, backward.left)
-    d.arrow(backward.right, clip.left)
+    d.group(8, 14, 384, 272, "step n")
+    first = d.box(26, 46, 150, 56, "batch n", "from seed and n", "thing")
+    work = d.box(206, 46, 172, 56, "forward, backward", "idea 4: in pieces", "module")
+    clip = d.box(206, 130, 172, 56, "clip", "idea 2: length up to 1", "warm")
+    check = d.box(206, 214, 172, 56, "all numbers?", "idea 5: if not, stop", "warm")
+    move = d.box(26, 214, 150, 56, "move the weights", "ideas 1 and 3", "module")
+    save = d.box(26, 318, 150, 56, "save", "idea 6", "good")
+    resume = d.box(206, 318, 172, 56, "after a kill", "load, go on", "quiet")
+    d.arrow(first.right, work.left)
+    d.arrow(work.bottom, clip.top)
     d.arrow(clip.bottom, check.top)
     d.arrow(check.left, move.right)
-    d.arrow(move.left, last.right)
-    d.arrow(last.top, first.bottom)
-    save = d.box(146, 230, 108, 56, "save", "idea 6", "good")
-    resume = d.box(272, 230, 108, 56, "after a kill", "start at step n", "quiet")
-    d.arrow(last.bottom, (last.bottom[0], save.left[1]), save.left)
+    d.arrow(move.bottom, save.top)
     d.arrow(save.right, resume.left, kind="dashed")
-    d.arrow(resume.bottom, (326, 306), (14, 306), (14, 74), first.left, kind="dashed")
+    d.arrow(move.top, first.bottom)
+    d.text(116, 162, "then step", "note", "start")
+    d.text(116, 178, "n + 1", "note", "start")
     return d
 
 
@@ -78,14 +76,14 @@ def gradient_accumulation():
     )
     d.text(56, 34, "one batch", "name")
     d.text(171, 34, "micro-batches", "name")
-    d.text(299, 34, "gradients", "name")
+    d.text(299, 34, "gradient", "name")
     plus = (372, 284)
     for i in range(4):
         y = 50 + i * 50
         d.box(14, y, 40, 38, str(2 * i + 1), kind="thing", font="code")
         pair = d.box(58, y, 40, 38, str(2 * i + 2), kind="thing", font="code")
         work = d.box(112, y, 118, 38, "", "forward, backward", "module")
-        share = d.box(246, y, 106, 38, "", "2/8 of the loss", "warm")
+        share = d.box(246, y, 106, 38, "", "its 2/8", "warm")
         d.arrow(pair.right, work.left)
         d.arrow(work.right, share.left)
         d.arrow(share.right, (372, share.right[1]), (372, 260), head=False)
