@@ -4,7 +4,8 @@ The names below are the front door. Each is imported when it is first used, so t
 and `gpub --help` do not wait for torch."""
 
 import importlib
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False  # type checkers take it for True; `typing` would be read for it alone
 
 __version__ = "0.2.0"
 

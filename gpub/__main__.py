@@ -7,17 +7,23 @@ __all__ = []
 
 # %% ../nbs/lib/cli/entry.ipynb #5e6bf8b7
 import os
+import signal
 import sys
-
-from .cli.start import stop_at_once
 
 # %% ../nbs/lib/cli/entry.ipynb #7ee5c7c6
 def _start():
     "The `gpub` command: fetches the commands, runs the one that was typed, ends the process"
+    listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if listens:  # the system ends the process until there is somebody to say a word
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from gpub.cli.start import stop_at_once
+
     with stop_at_once():
         from gpub.cli.main import main
 
     try:
+        if listens:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         main()
         code = 0
     except SystemExit as e:

@@ -314,14 +314,11 @@ def test_an_empty_mirror_is_none(typed, kept, monkeypatch):
     '`--mirror "$PLACE"` with PLACE unset used to fill the folder one stood in'
     seen = []
 
-    class Stub:
-        def __init__(self, options):
-            seen.append(options.mirror)
+    def stub(options):
+        seen.append(options.mirror)
 
-        def go(self):
-            pass
-
-    monkeypatch.setattr("gpub.train.trainer.Trainer", Stub)
+    monkeypatch.setattr("gpub.train.trainer.Trainer", stub)
+    monkeypatch.setattr("gpub.cli.train.train_and_tell", lambda trainer: None)
     cli.main(["train", "shakespeare", "--mirror", typed], standalone_mode=False)
     assert seen == [kept]
 

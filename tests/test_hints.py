@@ -1,12 +1,14 @@
 """What a mistyped command is answered with: the problem and the next step."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from commands import output_of
 
 from gpub.cli.main import cli, main
 from gpub.train.presets import PRESETS
@@ -40,8 +42,6 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "merge runs/plays": "gpub export RUN FOLDER",
     "quantize runs/plays": "--gguf-type q8_0",
     "convert runs/plays": "gpub export RUN FOLDER",
-    "help": "gpub --help",
-    "version": "gpub --version",
     "-V": "gpub --version",
     "rm runs/plays": "delete one as any folder",
     "delete runs/plays": "delete one as any folder",
@@ -65,7 +65,7 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "test": "gpub eval RUN",
     "trian shakespeare": "'train'",
     "sample": "runs/plays",
-    "chat": "runs/plays",
+    "chat": "no run here learned to answer yet: gpub sft RUN --data CHATS",
     "resume": "runs/plays",
     "show": "runs/plays",
     "bill": "runs/plays",
@@ -74,14 +74,14 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "compare": "runs/plays",
     "sft": "runs/plays",
     "sft runs/plays": "Conversations (messages, conversations, prompt and completion",
-    "export runs/plays": "gpub export [OPTIONS] RUN FOLDER",
-    "import gpt2": "gpub import [OPTIONS] FOLDER RUN",
+    "export runs/plays": "type gpub export runs/plays FOLDER",
+    "import gpt2": "type gpub import gpt2 NEW_RUN",
     "plan": "shakespeare, ",
     "run": "burn-toy, ",
     "sample plays": "did you mean runs/plays?",
     "sample runs/playz": "did you mean runs/plays?",
     "show shakespeare": "runs/plays",
-    "sample runs/plays ROMEO:": "--prompt",
+    "sample runs/plays ROMEO:": "gpub sample runs/plays --prompt ROMEO:",
     "sample runs/plays --text ROMEO:": "here it is --prompt",
     "sample runs/plays --temp 1": "--temperature",
     "sample runs/plays --max-length 100": "here it is --tokens",
@@ -92,7 +92,7 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "train shakespeare --batch-size 32": "--set batch_tokens=TOKENS",
     "train shakespeare --max-length 512": "--set context_length=TOKENS",
     "train shakespeare --gpu 0": "here it is --device",
-    "train shakespeare --epochs 3": "here it is --steps",
+    "train shakespeare --epochs 3": "it counts --steps",
     "train shakespeare --output x": "here it is --out",
     "train shakespeare --wandb": "here it is --track",
     "train shakespeare --resume": "the same command again",
@@ -123,11 +123,21 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "clean": "delete one as any folder",
     "sample runs/plays --out x.txt": "gpub sample RUN > FILE",
     "chat runs/plays --prompt hello": "echo hello | gpub chat RUN",
-    "chat runs/plays hello": "echo hello | gpub chat RUN",
-    "demo runs/plays page.html": "--html",
+    "chat runs/plays hello": "echo hello | gpub chat runs/plays",
+    "demo runs/plays page.html": "gpub demo runs/plays --html page.html",
     "prep mydata.txt": "gpub prep --source NAME=FILE --out SHARDS",
     "import a/b --out runs/c": "the second word",
     "chats mydata.txt --tokenizer runs/plays": "here it is --run",
+    "sample ROMEO:": "gpub sample RUN --prompt ROMEO:",
+    "sample runs/plays --top_k 5": "did you mean --top-k?",
+    "train mydata.txt --sample-every 5": "the preset says when a run writes texts",
+    "--lr 3 train": "gpub COMMAND --lr",
+    "chats mydata.txt": "gpub chats mydata.txt --run RUN --out OUT",
+    "push runs/plays": "gpub push runs/plays OWNER/NAME",
+    "push runs/plays me/it": "gpub export runs/plays NEW_FOLDER",
+    "import gpt2 runs/gpt2": "openai-community/gpt2",
+    "prep": "gpub prep --source mine=mydata.txt --out shards",
+    "eval runs/plays arc_easy": "gpub eval RUN --tasks arc_easy",
     "compare runs/plays runs/plays --out mydata.txt": "was not written by this command",
 }
 
@@ -135,6 +145,11 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
 @pytest.mark.parametrize("words", NEWCOMER)
 def test_the_next_step(words, runs, capsys, monkeypatch):
     assert NEWCOMER[words] in answer(words.split(), capsys, monkeypatch)
+
+
+@pytest.mark.parametrize("words", ["help sample", "-h sample", "sample --help"])
+def test_help_of_a_command_in_any_order(words):
+    assert " sample [OPTIONS] RUN\n" in output_of(*words.split())
 
 
 @pytest.mark.parametrize(
@@ -176,6 +191,33 @@ def test_a_plan_knows_the_tokens_of_its_preset(capsys):
         cli.main(["plan", "shakespeare", "--gpu", "T4", *more], standalone_mode=False)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and "T4" in said[0]
+
+
+TINY = "--steps 2 --set d_model=16 --set n_layers=1 --set context_length=16 --set batch_tokens=64"
+
+
+def test_a_run_tells_what_to_type_next_and_that_it_was_finished(runs):
+    (runs / "mydata.txt").write_text("to be or not to be, that is the question. " * 30)
+    typed = ["train", "mydata.txt", *TINY.split()]
+    first = output_of(*typed)
+    assert re.search(r"^next: .*gpub sample runs/mydata --prompt TEXT$", first, re.M)
+    for again in (typed, ["resume", "runs/mydata"]):
+        said = output_of(*again)
+        assert "nothing was left to train, runs/mydata was finished before" in said
+        assert "gpub train --init runs/mydata --extend STEPS" in said and "next:" not in said
+
+
+def test_what_takes_long_is_said_before_it_begins(runs, monkeypatch):
+    from gpub.cli import train
+
+    (runs / "mydata.txt").write_text("to be or not to be, that is the question. " * 30)
+    monkeypatch.setattr(train, "SLOW_STEP", 1)
+    said = output_of("train", "mydata.txt", *TINY.split(), "--steps", "300")
+    assert said.index("parameters on a CPU: a step takes") < said.index("done:")
+    assert "300 steps read it 17 times" not in said
+    monkeypatch.setattr(train, "KNOWN_BY_HEART", 10)
+    said = output_of("train", "mydata.txt", *TINY.split(), "--steps", "301", "--out", "b")
+    assert "mydata.txt is short: 301 steps read it 17 times" in said
 
 
 def test_a_longer_run_is_shown_the_way(runs):

@@ -559,7 +559,7 @@ def test_missing_and_broken_files(tmp_path):
     refuses("pickle only .pytorch_model.bin.*run any code", read_weights, folder)
     (folder / "config.json").unlink()
     refuses("no config.json", import_folder, folder)
-    refuses("not a folder", import_folder, folder / "nothing")
+    refuses("there is no folder", import_folder, folder / "nothing")
 
 
 def test_no_tokenizer(exported, tmp_path):
@@ -862,7 +862,8 @@ def test_gguf_says_where_llama_cpp_splits_differently(pattern, name, warned, tmp
     run = import_run(export_model(loud(cfg), tok, tmp_path / "hf"), tmp_path / "run")
     said = CliRunner().invoke(cli, ["export", str(run), str(tmp_path / "out"), "--gguf"])
     assert said.exit_code == 0, said.output
-    assert said.stdout == f"written to {tmp_path / 'out'}\n"
+    assert said.stdout.startswith(f"written to {tmp_path / 'out'}\nnext: gpub push ")
+    assert len(said.stdout.splitlines()) == 2
     card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     fields = gguf.GGUFReader(tmp_path / "out/model.gguf").fields
     assert fields["tokenizer.ggml.pre"].contents() == name

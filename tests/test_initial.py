@@ -183,7 +183,7 @@ def test_no_block_that_has_learned_is_put_to_sleep(tmp_path):
         ),
         (["--init", "RUN", "--data", "TEXT", "--set", "depths=[[0,1]]"], 1, "leave depths out"),
         (["shakespeare", "--warm"], 1, "need --init RUN"),
-        (["--init", "/nowhere/at/all"], 1, "is not a folder"),
+        (["--init", "/nowhere/at/all"], 1, "there is no folder"),
     ],
 )
 def test_what_does_not_go_together(place, tmp_path, words, code, says):

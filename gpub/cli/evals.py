@@ -62,6 +62,10 @@ class _Asked:
     unsafe: bool  # programs without a jail
 
     def __post_init__(self):
+        from gpub.evals.tasks import TASKS
+
+        if named := [run for run in self.runs if run in TASKS]:
+            raise GpubError(f"{named[0]} is a task: gpub eval RUN --tasks {named[0]}")
         if self.compare and len(self.runs) != 2:
             raise GpubError(f"--compare takes two runs, got {len(self.runs)}")
         if self.file and len(self.runs) > 1:

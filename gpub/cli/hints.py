@@ -7,6 +7,8 @@ __all__ = ['COMMANDS_MEANT', 'OPTIONS_MEANT', 'usage_line']
 
 # %% ../../nbs/lib/cli/hints.ipynb #3004c8f0
 import re
+import shlex
+from pathlib import Path
 
 import click
 
@@ -40,8 +42,7 @@ COMMANDS_MEANT = {  # what to type here: what it is called elsewhere
     "gpub plan PRESET --gpu NAME": "estimate memory budget",
     "gpub eval RUN": "evaluate benchmark test score leaderboard",
     "gpub ls names the run folders; delete one as any folder": "rm delete remove del clean",
-    "gpub --help, or gpub COMMAND --help": "help man search",
-    "gpub --version": "version",
+    "gpub --help, or gpub COMMAND --help": "man search",
     "pip install, as README.md says": "install update upgrade",
 }
 OPTIONS_MEANT = {  # an option, a setting or a sentence: what it is called elsewhere
@@ -52,7 +53,7 @@ OPTIONS_MEANT = {  # an option, a setting or a sentence: what it is called elsew
     "--batch": "--batch-size",
     "--processes": "--gpus --n-gpus --num-gpus --nproc",
     "--run": "--tokenizer",
-    "--steps": "--iters --max-iters --max-steps --epochs --num-epochs",
+    "--steps": "--iters --max-iters --max-steps",
     "--prompt": "-p --text --start --input",
     "--temperature": "-t --temp",
     "gpub train PRESET": "--model --preset --arch --architecture --model-name",
@@ -69,19 +70,23 @@ OPTIONS_MEANT = {  # an option, a setting or a sentence: what it is called elsew
 
 _INTO_A_FILE = "the text goes to the screen; into a file: gpub sample RUN > FILE"
 _BY_PIPE = "give it through a pipe: echo hello | gpub chat RUN"
-_NEW_RUN = "the new run folder is the second word: gpub import FOLDER runs/NAME"
+_NEW_RUN = "the new run folder is the second word: gpub import FOLDER NEW_RUN"
+_EPOCHS = "it counts --steps: one epoch is the tokens of your text / batch_tokens"
+_TEXTS = "the preset says when a run writes texts; gpub sample RUN writes another"
 _OF_ONE_COMMAND = {  # command -> an option that it has not -> what to do
     "sample": dict.fromkeys(("--out", "--output", "--file"), _INTO_A_FILE),
     "chat": dict.fromkeys(("--prompt", "--message", "-p", "--text"), _BY_PIPE),
     "import": dict.fromkeys(("--out", "--run", "--name"), _NEW_RUN),
+    "train": dict.fromkeys(("--epochs", "--num-epochs", "--num-train-epochs"), _EPOCHS)
+    | dict.fromkeys(("--sample-every", "--eval-every", "--eval-interval"), _TEXTS),
 }
 _EXTRA_WORD = {  # command -> what one word too many was meant as
-    "sample": "quote a text and put --prompt before it",
-    "copies": "quote a text and put --prompt before it",
+    "sample": "a text goes behind --prompt: gpub sample {run} --prompt {words}",
+    "copies": "a text goes behind --prompt: gpub copies {run} --prompt {words}",
     "train": "quote a path that has spaces; several texts: cat *.txt > all.txt, then "
     "gpub train all.txt",
-    "chat": _BY_PIPE,
-    "demo": "the name of the page goes behind --html",
+    "chat": "give it through a pipe: echo {words} | gpub chat {run}",
+    "demo": "the name of the page goes behind --html: gpub demo {run} --html {words}",
     "prep": "gpub prep --source NAME=FILE --out SHARDS",
 }
 
@@ -102,7 +107,8 @@ def _option_hint(typed: str, ctx: click.Context) -> str | None:
     from gpub.train.presets import COMMON_NAMES
 
     names = [flag for parameter in ctx.command.params for flag in parameter.opts]
-    longer = [name for name in names if name.startswith(typed) and len(typed) > 3]
+    dashed = typed.replace("_", "-")
+    longer = [name for name in names if name.startswith(dashed) and len(typed) > 3]
     if longer:
         return f"did you mean {' or '.join(longer)}?"
     if typed in _OF_ONE_COMMAND.get(ctx.command.name, {}):
@@ -112,6 +118,8 @@ def _option_hint(typed: str, ctx: click.Context) -> str | None:
             return f"here it is {here}"
         if not here.startswith("-"):
             return here
+    if isinstance(ctx.command, click.Group):
+        return f"options stand behind their command: gpub COMMAND {typed}"
     setting = typed.lstrip("-").replace("-", "_")
     setting = COMMON_NAMES.get(setting, setting)
     if "--set" in names and setting in _settings():
@@ -119,24 +127,49 @@ def _option_hint(typed: str, ctx: click.Context) -> str | None:
     return None
 
 
-def _runs_there() -> str:
+def _runs_there(
+    talkers: bool,  # only runs that learned to answer
+) -> str:
     "Name the newest run folders, or say how to make the first"
     runs = newest_runs()
     if not runs:
         return f"there are no runs in {runs_dir()} yet: gpub train shakespeare makes the first"
+    if talkers:
+        runs = [run for run in runs if b'"chat":' in Path(run, "config.json").read_bytes()]
+    if not runs:
+        return "no run here learned to answer yet: gpub sft RUN --data CHATS teaches one"
     return f"runs that are here: {', '.join(map(str, runs[:5]))}"
+
+
+def _command_of(ctx: click.Context) -> str:
+    "The command as it is typed, whatever the program was started by"
+    return "gpub" + ctx.command_path.removeprefix(ctx.find_root().command_path)
+
+
+def _whole_line(ctx: click.Context) -> str:
+    "The command with all it needs, what was typed of it in its place"
+    words = [_command_of(ctx)]
+    for parameter in ctx.command.params:
+        if not (parameter.required or isinstance(parameter, click.Argument)):
+            continue
+        typed = ctx.params.get(parameter.name)
+        if isinstance(typed, tuple):
+            typed = " ".join(typed)
+        if isinstance(parameter, click.Option):
+            words.append(parameter.opts[0])
+        words.append(typed or parameter.metavar or parameter.name.upper())
+    return " ".join(words)
 
 
 def _missing_hint(error: click.MissingParameter) -> str | None:
     "What the missing word may be: a run, one of a list of names, or what the help says of it"
     parameter = error.param
+    line = f"type {_whole_line(error.ctx)}"
     if isinstance(parameter.type, RunFolder):
-        return _runs_there()
+        return f"{line}; {_runs_there(talkers=error.ctx.command.name == 'chat')}"
     if find_names := getattr(parameter.type, "names", None):
-        return f"one of {', '.join(find_names())}"
-    if isinstance(parameter, click.Option):
-        return parameter.help
-    return error.ctx.get_usage().replace("Usage: ", "type ")
+        return f"{line}, one of {', '.join(find_names())}"
+    return f"{line}; {parameter.help}" if isinstance(parameter, click.Option) else line
 
 
 def _next_step(error: click.UsageError) -> str | None:
@@ -150,8 +183,10 @@ def _next_step(error: click.UsageError) -> str | None:
         return "; ".join(_meant(typed[1].lower(), COMMANDS_MEANT)) or None if typed else None
     if "unexpected extra argument" in message:
         if hint := _EXTRA_WORD.get(error.ctx.command.name):
-            return hint
-        return error.ctx.get_usage().replace("Usage: ", "type ")
+            words = re.search(r"\((.*)\)", message)
+            typed = shlex.quote(words[1]) if words else "TEXT"
+            return hint.format(run=error.ctx.params.get("run") or "RUN", words=typed)
+        return f"type {_whole_line(error.ctx)}"
     return None
 
 
@@ -161,7 +196,7 @@ def usage_line(
     "Say what is wrong with a command, the next step where one fits, and whose help tells more"
     if error.ctx is None:
         return f"{error.format_message()} (see gpub --help)"
-    command = " ".join(["gpub", *error.ctx.command_path.split()[1:]])
+    command = _command_of(error.ctx)
     problem = " ".join(error.format_message().split())  # click lists choices on lines of their own
     step = _next_step(error)
     if step is None:

@@ -102,6 +102,18 @@ COMMANDS = {
 class GroupedCommands(LazyGroup):
     "A `LazyGroup` whose help lists the commands by what they are for"
 
+    def parse_args(
+        self,
+        ctx: click.Context,  # of the group
+        args: list[str],  # what was typed
+    ) -> list[str]:
+        "Take `gpub help`, `gpub help sample` and `gpub -h sample` for what they mean"
+        if args and args[0] in ("help", "version"):
+            args[0] = f"--{args[0]}"
+        if args[1:] and args[0] in ("-h", "--help"):
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
+
     def format_commands(
         self,
         ctx: click.Context,  # of the group

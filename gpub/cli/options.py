@@ -8,7 +8,7 @@ __all__ = ['PATH', 'RUN', 'PRESET', 'PLAN', 'PRESET_OR_PLAN', 'JSON_FILE', 'TRAC
            'TorchCommand', 'TrainingCommand', 'LateChoice', 'LateDefault', 'LocalPath', 'refuse_foreign', 'ResultFile',
            'is_page', 'write_result', 'refuse_occupied', 'RunFolder', 'preset_names', 'plan_names', 'NameOf',
            'run_options', 'FiniteRange', 'number_option', 'settings_option', 'parse_settings', 'this_command',
-           'command_began', 'echo_text']
+           'this_program', 'command_began', 'echo_text']
 
 # %% ../../nbs/lib/cli/options.ipynb #357b7602
 import importlib.util
@@ -16,6 +16,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -433,6 +434,13 @@ def this_command() -> str:
     "Quote what was typed, to be typed again"
     n = os.environ.get("LOCAL_WORLD_SIZE")
     return (f"torchrun --nproc_per_node={n} -m gpub " if n else "gpub ") + shlex.join(sys.argv[1:])
+
+
+def this_program() -> str:
+    "Return what to type for `gpub` here: its path where the shell does not find the name"
+    if Path(sys.argv[0]).name == "__main__.py":
+        return "python -m gpub"
+    return "gpub" if shutil.which("gpub") else os.path.relpath(sys.argv[0])
 
 
 def command_began() -> float | None:

@@ -6,6 +6,7 @@
 __all__ = ['prep_command', 'mix_of', 'data_group', 'what', 'show_mix']
 
 # %% ../../nbs/lib/cli/prep_commands.ipynb #7a6a3a4d
+from pathlib import Path
 from typing import Any
 
 import click
@@ -206,7 +207,10 @@ def prep_command(
     if to_unpack:
         return click.echo(_unpacked(to_unpack))
     if not out:
-        raise GpubError("--out is missing: where should the shards go?")
+        raise GpubError(
+            "--out is missing, the folder for the shards: "
+            "gpub prep --source mine=mydata.txt --out shards"
+        )
     if not asked["scan"] and asked["gate"] is not None:
         raise GpubError("--gate is for the scan: leave out --no-scan, or it")
     from gpub.data.transfer import compress
@@ -214,6 +218,7 @@ def prep_command(
 
     cfg = _config(recipe, sources, min_chars, asked)
     prepare(cfg, out, workers, _cluster(executor, workers, options), click.echo)
+    click.echo(f"next: gpub train PRESET --data {out}")
     if packed:
         a, b = compress(out, f"{out}-zst")
         click.echo(f"{out}-zst: {a:,} bytes to {b:,} ({b / max(a, 1):.0%})")
@@ -291,6 +296,8 @@ class _FolderOrRun(click.Group):
             return super().resolve_command(ctx, args)
         from gpub.cli.forensics import read_command
 
+        if Path(args[0], "manifest.json").is_file() and args[1:] == []:
+            raise GpubError(f"{args[0]} holds shards: gpub data mix {args[0]} tells of what")
         return "RUN", read_command, args
 
 

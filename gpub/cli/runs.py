@@ -82,6 +82,7 @@ def presets_command():
 @click.option("--usd-per-hour", type=float, help="Another price than before.")
 def resume_command(run: str, device: str | None, usd_per_hour: float | None):
     "Go on with RUN where it stopped, as it was started."
+    from gpub.cli.train import train_and_tell
     from gpub.train.options import options_to_resume
     from gpub.train.trainer import Trainer
 
@@ -91,7 +92,7 @@ def resume_command(run: str, device: str | None, usd_per_hour: float | None):
     given = dict(device=device, usd_per_hour=usd_per_hour, started_at=command_began())
     changes = {name: value for name, value in given.items() if value is not None}
     options = options_to_resume(run, command=f"gpub resume {run}", **changes)
-    Trainer(options).go()
+    train_and_tell(Trainer(options))
 
 # %% ../../nbs/lib/cli/runs_commands.ipynb #464bb998
 PICTURES = (".png", ".svg", ".pdf")

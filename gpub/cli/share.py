@@ -73,11 +73,15 @@ def export_command(
     numbers = gguf_type if gguf else None
     options = dict(gguf=numbers, log=warn, dtype=dtype, license=license)
     click.echo(f"written to {export_run(run, folder, step, **options)}")
+    click.echo(
+        f"next: gpub push {folder} OWNER/NAME, or in Python: "
+        f"transformers.AutoModelForCausalLM.from_pretrained({folder!r})"
+    )
 
 
 @click.command("import", cls=TorchCommand)
 @click.argument("folder", type=PATH)
-@click.argument("run", type=PATH)
+@click.argument("run", type=PATH, metavar="NEW_RUN")
 @click.option(
     "--weights-only",
     is_flag=True,
@@ -86,9 +90,9 @@ def export_command(
 def import_command(folder: str, run: str, weights_only: bool):
     """Make a run of a model of Hugging Face.
 
-    RUN is the new run folder. FOLDER holds a GPT-2, a Llama or a relative of one: Qwen, SmolLM,
-    OLMo 2, Mistral, Phi-3, ERNIE 4.5, Granite. It may be OWNER/NAME of a model on the Hub (extra:
-    gpub[hub])."""
+    NEW_RUN is the run folder to be made. FOLDER holds a GPT-2, a Llama or a relative of one: Qwen,
+    SmolLM, OLMo 2, Mistral, Phi-3, ERNIE 4.5, Granite. It may be OWNER/NAME of a model on the Hub
+    (extra: gpub[hub])."""
     from gpub.share.hub import import_run
 
     click.echo(f"imported to {import_run(folder, run, weights_only)}; try: gpub sample {run}")

@@ -8,7 +8,6 @@ __all__ = ['LAST_SECONDS', 'stop_at_once', 'sigterm_as_ctrl_c', 'second_ctrl_c_e
 # %% ../../nbs/lib/cli/start.ipynb #a3e3a85d
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,6 +73,8 @@ def second_ctrl_c_ends() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    import socket  # here: a command that does not train starts sooner without it
+
     heard, sent = socket.socketpair()
     sent.setblocking(False)
     before = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)

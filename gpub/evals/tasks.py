@@ -202,8 +202,8 @@ def task_files(
             return found
     where = " or ".join(map(str, places))
     raise GpubError(
-        f"{task.name} needs {task.file}, which is not in {where}; "
-        "put it there, or set GPUB_DATA to a folder with an eval folder"
+        f"{task.name} needs {task.file}, which is not in {where}: --online downloads the "
+        "questions, or put the file there"
     )
 
 

@@ -227,8 +227,8 @@ def import_folder(
     folder = Path(folder)
     if not folder.is_dir():
         raise GpubError(
-            f"{folder} is not a folder; download it first, for example with hf download "
-            f"OWNER/NAME --local-dir {folder.name}"
+            f"there is no folder {folder}; a model of the Hugging Face Hub is called OWNER/NAME, "
+            "such as openai-community/gpt2"
         )
     if not (folder / "config.json").is_file():
         raise GpubError(f"{folder} has no config.json: it is not a Hugging Face model folder")
@@ -286,7 +286,8 @@ def find_folder(
         )
     except Exception as e:  # its errors are of many kinds
         raise GpubError(
-            f"there is no folder {name}, and the Hub did not give the model: {first_line(e)}"
+            f"there is no folder {name}, and the Hugging Face Hub did not give the model "
+            f"({first_line(e).removeprefix('Got: ')}): look at the name and at the network"
         ) from None
 
 
@@ -707,7 +708,7 @@ def push(
     ):
         raise GpubError(
             f"{folder} is not an exported model (no config.json and weights): make one with gpub "
-            "export"
+            f"export {folder} NEW_FOLDER, and push that"
         )
     if not (token or dry_run):
         raise GpubError(

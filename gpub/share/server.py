@@ -607,6 +607,16 @@ def explain_errors(
     error = (apt or errors)[0]
     where = ".".join(str(name)[:60] for name in error["loc"] if name != "body")
     why = error["msg"]
+    if isinstance(error["input"], bytes):
+        return ApiError(
+            "the body was not taken for JSON: send the header Content-Type: application/json "
+            "(curl -H 'Content-Type: application/json')"
+        )
+    if error["type"] == "json_invalid":
+        return ApiError(f"the body is no JSON: {error['ctx']['error']} at character {where}")
+    if error["type"] == "missing":
+        known = "; /v1/models has its name" if where == "model" else ""
+        return ApiError(f"{where or 'the body'} is missing{known}")
     if error["type"] == "extra_forbidden":
         why = "is not served here: leave it out"
     message = f"{where or 'the body'}: {why}, got {reprlib.repr(error['input'])}"
