@@ -100,7 +100,7 @@ def init_weights(model: nn.Module, n_layers: int) -> None:
 
 # %% ../../nbs/season1/01_first_transformer.ipynb #713072af
 class FirstGPT(Embeddings):
-    "Token ids in, logits for the next token out"
+    "Token ids in, logits out: row t scores what comes after token t"
 
     def __init__(
         self,
@@ -117,6 +117,5 @@ class FirstGPT(Embeddings):
         init_weights(self, n_layers)
 
     def forward(self, ids_bt: torch.Tensor) -> torch.Tensor:
-        "Compute logits: row t scores what comes after token t"
         x_btc = self.norm(self.blocks(self.embed(ids_bt)))
         return x_btc @ self.tok.weight.T

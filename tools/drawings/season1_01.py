@@ -39,32 +39,33 @@ def embedding_rows():
     d = Drawing(
         "Token ids pick rows",
         "Token ids pick rows of the embedding table. Each of the four tokens R, O, M, E takes the "
-        "row with its number, and the four rows together are what the model computes with.",
+        "row with its number, drawn in its colour, and the four rows together are what the model "
+        "computes with.",
         width=400,
         height=330,
     )
     ids, rows = (30, 27, 25, 17), ((2, 0), (0, 2), (1, 0), (0, 1))
     listed = ((17, 3), (25, 2), (27, 1), (30, 0))  # as they lie in the table: id, token
+    kinds = ("module", "warm", "good", "plum")  # a colour for each token
     d.text(37, 30, "tokens", "note")
     d.text(96, 30, "ids", "note")
     d.text(212, 30, "embedding table", "note")
     d.text(346, 30, "x_tc", "code")
     d.text(212, 50, "a row for each of 65 ids", "note")
-    tops = {}
     for place, (number, token) in enumerate(listed):
         y = 70 + 62 * place
-        d.matrix(176, y, [rows[token]], cell=36, high=4, decimals=0, down=(str(number),))
-        d.text(212, y + 54, "⋮", "name")
-        tops[token] = y + 18
-    kinds = ("module", "warm", "good", "plum")  # a colour for each token
+        d.box(146, y + 3, 30, 30, str(number), kind=kinds[token], corner=6, font="number")
+        d.matrix(184, y, [rows[token]], cell=36, high=4, decimals=0)
+        if place < 3:
+            d.text(220, y + 54, "⋮", "name")
     for i, (token, number, kind) in enumerate(zip(TOKENS, ids, kinds, strict=True)):
         y = 76 + 58 * i
         d.box(18, y, 38, 34, token, kind=kind, corner=8, font="code")
         d.box(77, y, 38, 34, str(number), kind=kind, corner=8, font="number")
         d.bow((56, y + 17), (77, y + 17), 0, kind=kind, head=False)
-        d.bow((115, y + 17), (148, tops[i]), 0, kind=kind, weight=2)
-        d.text(300, y + 22, f"row {number}", "note", "end")
-        d.matrix(308, y - 1, [rows[i]], cell=36, high=4, decimals=0)
+        d.box(272, y + 2, 30, 30, str(number), kind=kind, corner=6, font="number")
+        d.matrix(310, y - 1, [rows[i]], cell=36, high=4, decimals=0)
+    d.text(18, 318, "the same number, the same colour: the same row", "note", "start")
     return d
 
 
