@@ -86,7 +86,7 @@ def loss_per_letter():
         height=176,
     )
     cell, x0 = 28, 14
-    rows = (("characters", "But soft"), ("BPE", ("But", " so", "f", "t")))
+    rows = (("characters", "But soft"), ("tokens", ("But", " so", "f", "t")))
     for i, (name, tokens) in enumerate(rows):
         y, x = 34 + i * 74, x0
         d.text(x0, y - 10, f"{name}: {len(tokens)} guesses", "note", "start")
@@ -105,7 +105,7 @@ def loss_per_letter():
 def jaccard():
     d = Drawing(
         "Words in common over all words",
-        "The words of two visits as two sets. The word 5 is only in the first, the word 10 only in "
+        "The words of two copies as two sets. The word 5 is only in the first, the word 10 only in "
         "the second, and 28 words, such as Home, Plays and Tickets, are in both. So 28 of 30 words "
         "are in common: 0.93.",
         width=400,

@@ -32,8 +32,8 @@ def kv_cache():
 def sampling_knobs():
     d = Drawing(
         "Temperature, top-k and top-p",
-        "One distribution over five letters, and what three knobs make of it. Temperature 0.5 "
-        "sharpens it, top-k 2 keeps the two likeliest letters, top-p 0.9 keeps the smallest set "
+        "One distribution over five tokens, and what three knobs make of it. Temperature 0.5 "
+        "sharpens it, top-k 2 keeps the two likeliest tokens, top-p 0.9 keeps the smallest set "
         "that holds nine tenths; what is kept is scaled up to add up to one.",
         width=400,
         height=362,
