@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from .data.text import load_shakespeare as load_shakespeare
     from .data.bpe import BPETokenizer as BPETokenizer
     from .data.char import CharTokenizer as CharTokenizer
+    from .cli.python import evaluate_by_name as evaluate
+    from .cli.python import generate_by_name as generate
+    from .cli.python import plan_by_name as plan
+    from .cli.python import train_by_name as train
     from .evals.evaluate import evaluate_run as evaluate_run
-    from .model.generate import generate as generate
     from .model.gpt import GPT as GPT
     from .model.gpt import GPTConfig as GPTConfig
     from .model.llama import Llama as Llama
     from .model.llama import LlamaConfig as LlamaConfig
-    from .model.gpu_plan import plan as plan
     from .prep.pipeline import PrepConfig as PrepConfig
     from .prep.pipeline import prepare as prepare
     from .record.run import Run as Run
@@ -29,10 +31,9 @@ if TYPE_CHECKING:
     from .share.hub import export_run as export_run
     from .share.hub import import_run as import_run
     from .train.config import TrainConfig as TrainConfig
-    from .train.loop import evaluate as evaluate
     from .train.trainer import Trainer as Trainer
 
-_HOME = {  # name -> the module that defines it
+_HOME = {  # name -> the module that defines it, and its name there if that is another
     "BPETokenizer": "data.bpe",
     "Batches": "data.batches",
     "CharTokenizer": "data.char",
@@ -45,14 +46,14 @@ _HOME = {  # name -> the module that defines it
     "Run": "record.run",
     "TrainConfig": "train.config",
     "Trainer": "train.trainer",
-    "evaluate": "train.loop",
+    "evaluate": "cli.python:evaluate_by_name",
     "evaluate_run": "evals.evaluate",
     "export_run": "share.hub",
-    "generate": "model.generate",
+    "generate": "cli.python:generate_by_name",
     "import_run": "share.hub",
     "load": "record.run",
     "load_shakespeare": "data.text",
-    "plan": "model.gpu_plan",
+    "plan": "cli.python:plan_by_name",
     "prepare": "prep.pipeline",
 }
 __all__ = [  # noqa: F822, they come from `__getattr__`
@@ -82,12 +83,15 @@ __all__ = [  # noqa: F822, they come from `__getattr__`
 
 def __getattr__(name: str):
     "Import what is asked for, and keep it"
+    if name == "train":  # the modules that train; called, it trains
+        return importlib.import_module(f"{__name__}.train")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    module, _, own_name = _HOME[name].partition(":")
+    found = getattr(importlib.import_module(f"{__name__}.{module}"), own_name or name)
     globals()[name] = found
     return found
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "train"})

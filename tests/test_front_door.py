@@ -549,10 +549,11 @@ def test_names_of_the_front_door(root):
 
     tree = ast.parse((root / "gpub/__init__.py").read_text(encoding="utf-8"))
     block = next(n for n in tree.body if isinstance(n, ast.If))
-    checked = {a.asname: f"gpub.{n.module}" for n in block.body for a in n.names}
+    checked = {a.asname: (f"gpub.{n.module}", a.name) for n in block.body for a in n.names}
+    assert checked.pop("train") == ("gpub.cli.python", "train_by_name")  # a package that is called
     assert sorted(checked) == sorted(gpub._HOME) == gpub.__all__
-    for name, module in checked.items():
-        assert getattr(gpub, name) is getattr(importlib.import_module(module), name)
+    for name, (module, own_name) in checked.items():
+        assert getattr(gpub, name) is getattr(importlib.import_module(module), own_name)
     rooms = {p.name for p in (root / "gpub").iterdir()} | {
         p.stem for p in (root / "gpub").glob("*.py")
     }
@@ -561,6 +562,47 @@ def test_names_of_the_front_door(root):
         gpub.teapot
     with pytest.raises(ImportError):
         from gpub import teapot  # noqa: F401
+
+
+GUESSED = """
+import sys
+import gpub
+from gpub import train
+assert train is gpub.train and callable(train) and "train" in dir(gpub)
+assert "torch" not in sys.modules and "click" not in sys.modules
+tiny = dict(steps=4, d_model=16, n_layers=1, context_length=16, batch_tokens=64, compile="no")
+run = gpub.train("mydata.txt", learning_rate=0.01, **tiny)
+from gpub.train.loop import train as steps
+assert callable(gpub.train) and steps is not gpub.train
+assert run.path.as_posix() == "runs/mydata" and run.step == 4
+assert gpub.generate("runs/mydata", "to be", max_tokens=9) == run.generate("to be", 9)
+assert gpub.generate(run.model, run.tokenizer, "to be", 9, temperature=0).startswith("to be")
+assert abs(gpub.evaluate("runs/mydata")["val_loss"] - run.log[-1]["val_loss"]) < 1e-3
+assert gpub.evaluate(run.model, run.tokenizer.encode("to be or not"), 8) > 0
+assert gpub.train("runs/mydata").step == gpub.load("runs/mydata").step == 4
+assert gpub.plan("gpt2-134m", "A100-40").tokens > 1e9
+for call, hint in (
+    (lambda: gpub.plan("gpt2-134m"), "A100-40"),
+    (lambda: gpub.train("mydta.txt"), "did you mean mydata.txt?"),
+    (lambda: gpub.train("shakespeare", widht=3), "no setting 'widht'"),
+    (lambda: gpub.generate("runs/mydta", "to"), "did you mean runs/mydata?"),
+):
+    try:
+        call()
+        raise SystemExit(f"{hint!r} was not said")
+    except gpub.GpubError as error:
+        assert hint in str(error), error
+print("all of it")
+"""
+
+
+def test_names_that_one_guesses(tmp_path):
+    "In a fresh interpreter: nothing was imported before, and nothing heavy before it is called"
+    (tmp_path / "mydata.txt").write_text("to be or not to be, that is the question. " * 30)
+    done = subprocess.run(
+        [sys.executable, "-c", GUESSED], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.endswith("all of it\n"), done.stderr[-600:]
 
 
 def test_readme_python_works(root, text, tmp_path, monkeypatch, capsys):
