@@ -258,9 +258,3 @@ def test_markov_entropy_is_what_a_reader_pays(order):
     assert source.sample(100, seed=9) == text[:100] and math.isclose(source.stationary().sum(), 1)
     if order == 1:
         assert np.allclose(source.stationary() @ source.odds, source.stationary())
-
-
-@pytest.mark.parametrize("args", [(-1, "ab"), (1, "a"), (1, "aba"), (12, "ab"), (1.0, "ab")])
-def test_markov_refuses(args):
-    with pytest.raises(ValueError):
-        Markov(*args)

@@ -428,13 +428,6 @@ def test_a_disk_that_is_really_full(corpus, tokenizer, whole, small_disk, worker
     assert refused >= (5 if workers == 1 else 1) and content(disk / "o") == content(whole)
 
 
-def test_another_tokenizer_cannot_read_them(whole):
-    with pytest.raises(GpubError, match="tokenizer"):
-        verify_shards(
-            whole, tokenizer=BPETokenizer.train(["some other text, some other text"] * 9, 300)
-        )
-
-
 def test_dirty_input_is_counted_with_examples(tokenizer, tmp_path):
     text = "The quick brown fox jumps over the lazy dog. " * 5
     good = [text + str(i) for i in range(20)]

@@ -13,7 +13,7 @@ from contracts import refuses
 
 from gpub.core import GpubError
 from gpub.train.options import RunOptions
-from gpub.train.trackers import TRACKERS, tracker
+from gpub.train.trackers import tracker
 from gpub.train.trainer import Trainer
 
 
@@ -22,12 +22,6 @@ def rows(first, last):
         dict(step=n, tokens=100 * n, loss=4 - n / 100, val_loss=None, note="x")
         for n in range(first, last + 1)
     ]
-
-
-def test_unknown_name():
-    assert all(
-        n in refuses("no tracker 'excel'", tracker, "excel", "x", {}, "id") for n in TRACKERS
-    )
 
 
 def test_missing_package(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from .mixture import Mixture
 from .row_origins import RowOrigin, ShardMap
 from .sampler import WindowOrder
 from .shards import check_shards, manifest_fingerprint, open_shard
-from .tokenizer import Tokenizer
 from .windows import DeviceIds, HostIds
 
 # %% ../../nbs/lib/data/batches.ipynb #c3c6297b
@@ -221,28 +220,20 @@ class Batches:
         seed: int = 0,  # decides the order
         rank: int = 0,  # this process, from 0
         world_size: int = 1,  # processes that share a step
-        split: Literal["train", "val"] = "train",  # which part
         # source -> share of the tokens; None: every window comes once an epoch
         weights: dict[str, float] | None = None,
         anneal: AnnealMix | None = None,  # other shares for the end; needs `weights`
-        # 'mmap' reads from disk as needed, 'ram' loads first, 'device' loads to `device`
-        mode: Literal["mmap", "ram", "device"] = "mmap",
-        device: torch.device | str = "cpu",  # of mode 'device'
-        tokenizer: Tokenizer | None = None,  # refuse shards of another one
     ) -> "Batches":
-        "Open a shard folder; raises `GpubError` where sizes or names do not match"
-        if mode not in ("mmap", "ram", "device"):
-            raise GpubError(f"mode is 'mmap', 'ram' or 'device', not {mode!r}")
+        """Open the shards of a folder that a run learns from, to be read from the disk as needed;
+        raises `GpubError` where sizes or names do not match"""
         folder = Path(folder)
-        manifest = check_shards(folder, tokenizer)
-        entries = _entries_by_source(manifest, split, folder)
+        manifest = check_shards(folder)
+        entries = _entries_by_source(manifest, folder)
         if weights is None:  # as in `__init__`; here for the names that `shard_map` looks up
             entries = _as_one_source(entries)
         ids = {}
         for name, files in entries.items():
-            ids[name] = [open_shard(folder, manifest, entry, mode == "mmap") for entry in files]
-            if mode == "ram":
-                ids[name] = [np.concatenate(ids[name])]
+            ids[name] = [open_shard(folder, manifest, entry, at_random=True) for entry in files]
         return cls(
             ids,
             context_length=context_length,
@@ -252,7 +243,6 @@ class Batches:
             world_size=world_size,
             weights=weights,
             anneal=anneal,
-            device=device if mode == "device" else None,
             shard_map=ShardMap(folder, manifest_fingerprint(manifest), entries),
         )
 
@@ -299,12 +289,12 @@ def _as_one_source(parts_of: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]
     return {" + ".join(parts_of): list(chain.from_iterable(parts_of.values()))}
 
 
-def _entries_by_source(manifest: dict, split: str, folder: Path) -> dict[str, list[dict]]:
-    "Sort the manifest's entries of the shards of a split"
+def _entries_by_source(manifest: dict, folder: Path) -> dict[str, list[dict]]:
+    "Sort the manifest's entries of the shards that a run learns from"
     entries = {}
     for entry in manifest["shards"]:
-        if entry["split"] == split and entry["tokens"]:
+        if entry["split"] == "train" and entry["tokens"]:
             entries.setdefault(entry["source"], []).append(entry)
     if not entries:
-        raise GpubError(f"{folder} has no {split} shards")
+        raise GpubError(f"{folder} has no train shards")
     return entries

@@ -243,8 +243,6 @@ class BPETokenizer(RustTokenizer):
             )
         pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
         self.merges = [(vocab[first], vocab[second]) for first, second in pairs]
-        spelling = {byte: name for name, byte in BYTE_OF.items()}
-        self._byte_ids = np.array([vocab[spelling[byte]] for byte in range(256)])
         # nothing but the merges decides which ids a piece gets
         self._merges_decide = not (
             described.get("normalizer") or model.get("ignore_merges") or model.get("dropout")
@@ -377,21 +375,6 @@ class BPETokenizer(RustTokenizer):
 
     def _array(self, ids: Collection[int]) -> np.ndarray:
         return np.asarray(ids, id_dtype(self.vocab_size))
-
-    def encode_bytes(
-        self,
-        raw: bytes,  # UTF-8 or anything else
-    ) -> np.ndarray:  # ids from which `decode_bytes` makes exactly these bytes
-        "Give the ids of bytes: what is UTF-8 as text, the rest byte by byte"
-        # text, odd bytes, text, odd bytes ...
-        cut = re.split("([\udc80-\udcff]+)", raw.decode("utf-8", "surrogateescape"))
-
-        def odd(t: str) -> np.ndarray:
-            return self._array(
-                self._byte_ids[np.frombuffer(t.encode("utf-8", "surrogateescape"), np.uint8)]
-            )
-
-        return np.concatenate([odd(t) if i % 2 else self.encode(t) for i, t in enumerate(cut)])
 
     def encode_batch(
         self,

@@ -43,9 +43,14 @@ class Corpus:
     fingerprint: str  # of the training ids
     folder: Path | None = None  # of the shards, on this machine; None: a text
 
+    @property
+    def counts_characters(self) -> bool:
+        "Tell whether every token is a character of a text"
+        return self.texts is not None
+
     def val_text(self) -> str:
         "Return the validation text, decoded where only its ids were kept"
-        return self.texts[1] if self.texts else self.tok.decode(self.val)
+        return self.texts[1] if self.counts_characters else self.tok.decode(self.val)
 
 
 def load_text(
@@ -181,7 +186,7 @@ def references(
 ) -> dict[str, float]:  # name -> nats per `c.unit`
     """Compute lines to hold a loss against, in the run's unit; for the built-in plays also the
     entropy that nothing can beat"""
-    if c.texts:
+    if c.counts_characters:
         return reference_lines(
             *c.texts, c.tok.vocab_size, plays_entropy() if c.source == "built-in plays" else None
         )

@@ -528,15 +528,6 @@ class Markov:
         alphabet: str,  # its letters, each once
         seed: int = 0,  # draws the odds
     ):
-        if type(order) is not int or order < 0:
-            raise ValueError(f"order must be a whole number of at least 0, got {order!r}")
-        if len(alphabet) < 2 or len(set(alphabet)) < len(alphabet):
-            raise ValueError(f"an alphabet needs at least 2 letters, each once, got {alphabet!r}")
-        if len(alphabet) ** order > 2000:
-            raise ValueError(
-                f"{len(alphabet)} letters to the power {order} are {len(alphabet) ** order:,} "
-                "contexts; at most 2000: use fewer letters or a lower order"
-            )
         self.order = order
         self.alphabet = alphabet
         # (context, next letter)

@@ -26,7 +26,6 @@ import numpy as np
 
 from ..core import GpubError, check_object, read_json, write_atomic
 from .bpe import BPETokenizer
-from .char import CharTokenizer
 from .tokenizer import Tokenizer, fingerprint, id_dtype
 from .tokenizer_file import load_tokenizer
 
@@ -599,19 +598,16 @@ def open_shard(
 
 def check_shards(
     folder: Path | str,  # of shards
-    # must be the one the shards were made with; without it, the folder's own is checked
-    tokenizer: Tokenizer | None = None,
 ) -> dict:  # the manifest
     """Check what can be seen without reading a shard folder: names, tokenizer, sizes; raises
     `GpubError` naming file, expected and found"""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    name = "the tokenizer given" if tokenizer else folder / "tokenizer.json"
-    fingerprint_there = (tokenizer or load_tokenizer(folder)).fingerprint
+    fingerprint_there = load_tokenizer(folder).fingerprint
     if fingerprint_there != manifest["tokenizer"]:
         raise GpubError(
             f"{folder / 'manifest.json'}: expected tokenizer {manifest['tokenizer']}, found "
-            f"{fingerprint_there} ({name}): these ids mean other words to it"
+            f"{fingerprint_there} ({folder / 'tokenizer.json'}): these ids mean other words to it"
         )
     for shard in manifest["shards"]:
         open_shard(folder, manifest, shard)
@@ -620,11 +616,10 @@ def check_shards(
 
 def verify_shards(
     folder: Path | str,  # of shards
-    tokenizer: Tokenizer | None = None,  # as `check_shards` takes it
 ) -> dict:  # the manifest
     "Check a shard folder to the last byte; raises `GpubError` naming file, expected and found"
     folder = Path(folder)
-    manifest = check_shards(folder, tokenizer)
+    manifest = check_shards(folder)
     for shard in manifest["shards"]:
         for name, expected in shard_files(shard).items():
             check_file_hash(folder / name, expected)

@@ -46,6 +46,11 @@ class InitialWeights:
     tensors: dict[str, Tensor] | None = field(default=None, repr=False)
     optimizer: dict[str, Tensor] | None = field(default=None, repr=False)  # to go on with
 
+    @property
+    def is_resumed(self) -> bool:
+        "Tell whether the run is on its way, and has its weights in its own checkpoint"
+        return self.tensors is None
+
     def preset(
         self,
         name: str,  # of a preset, or `OWN_RECIPE`

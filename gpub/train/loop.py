@@ -172,17 +172,16 @@ def forward_backward(
         metrics: dict[str, Tensor | float] = {}
         pieces = batch.split(batcher.micro)
         try:
-            with attention_kernels(device, batch.shape[1]):
-                for piece in pieces:
-                    # processes average their gradients once a step, with the last piece
-                    is_last = piece is pieces[-1]
-                    with nullcontext() if is_last else no_sync():
-                        loss, shares = loss_of(piece)
-                        scaled = scaler.scale(loss) if scaler else loss
-                        scaled.backward()
-                    total = total + loss.detach()
-                    for name, share in shares.items():
-                        metrics[name] = metrics.get(name, 0.0) + share
+            for piece in pieces:
+                # processes average their gradients once a step, with the last piece
+                averaging = nullcontext() if piece is pieces[-1] else no_sync()
+                with attention_kernels(device, batch.shape[1]), averaging:
+                    loss, shares = loss_of(piece)
+                    scaled = scaler.scale(loss) if scaler else loss
+                    scaled.backward()
+                total = total + loss.detach()
+                for name, share in shares.items():
+                    metrics[name] = metrics.get(name, 0.0) + share
             return Loss(total, metrics)
         except Exception as e:  # a full memory comes in many classes
             if not out_of_memory(e):

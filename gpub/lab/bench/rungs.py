@@ -542,7 +542,6 @@ def library_defaults(
     "Return the library's defaults, in the ladder's terms"
     cfg = TrainConfig(steps=1)
     cuda = torch.device(device).type == "cuda"
-    mode = _default(Batches.from_shards, "mode")
     fused = (
         _default(GPT.__init__, "attention") is fused_attention
         and _default(Llama.__init__, "attention") is grouped_attention
@@ -551,7 +550,7 @@ def library_defaults(
     adamw = make_optimizers(torch.nn.Linear(1, 1), cfg)[0]
     return dict(
         BASE,
-        source=dict(mmap="mapped").get(mode, mode),
+        source="mapped",
         gather=True,
         tf32=torch.get_float32_matmul_precision() != "highest",
         precision=precision.name,
