@@ -120,7 +120,7 @@ def test_hellaswag_of_the_1b_does_not_fit_its_loss_and_is_undecided():
 
 
 def test_a_bill_that_does_not_fit_has_one_verdict(verdicts):
-    chapter = json.loads((PAGE.parent / "season2/02_the_175_dollar_experiment.ipynb").read_text())
+    chapter = json.loads((PAGE.parent / "season2/deeper/the_bill_again.ipynb").read_text())
     code = "".join("".join(c["source"]) for c in chapter["cells"])
     (wrong,) = re.findall(r"wrong_bills == \[([\d, ]+)\]", code)
     got = {v.claim.id: v.status for v in verdicts}
