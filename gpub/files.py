@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SUMS', 'cache_dir', 'data_dirs', 'shipped', 'runs_dir', 'newest_runs', 'similar_run', 'reduced', 'remember',
-           'file_sha256', 'give_usual_mode', 'sync_to_disk', 'write_sums', 'changed_files']
+           'file_sha256', 'give_usual_mode', 'sync_to_disk', 'write_sums', 'changed_files', 'RemoteFolder']
 
 # %% ../nbs/lib/files.ipynb #d60c064a
 import hashlib
@@ -12,12 +12,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from .core import GpubError, read_json, write_atomic
+from .core import GpubError, first_line, read_json, refuse_url, write_atomic
 
 # %% ../nbs/lib/files.ipynb #74714694
 def cache_dir() -> Path:
@@ -176,3 +177,109 @@ def changed_files(
         if not file.is_file() or file_sha256(file) != wanted:
             changed.append(name)
     return changed
+
+# %% ../nbs/lib/files.ipynb #5e0c7a12
+class RemoteFolder:
+    """A folder at a URL that fsspec writes (s3://, gs://, hf://); whatever a store complains of is
+    an OSError"""
+
+    def __init__(
+        self,
+        url: str,  # of the folder, there or not
+    ):
+        import fsspec
+
+        self.url = str(url).rstrip("/")
+        if not self.url.partition("://")[2] or self.url.startswith("file:"):
+            refuse_url(url, "mirror")
+        try:
+            self.fs, self.root = fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as e:  # a package that is missing, or no such protocol
+            raise GpubError(f"{url} cannot be written: {first_line(e)}") from None
+
+    def __str__(self) -> str:
+        return self.url
+
+    @contextmanager
+    def _one_error(self, name: str) -> Iterator[None]:
+        "Make every kind of error that a store has an OSError that names the file"
+        try:
+            yield
+        except Exception as e:
+            if isinstance(e, FileNotFoundError):
+                raise
+            raise OSError(f"{self.url}/{name}: {type(e).__name__}: {first_line(e)}") from e
+
+    def _entries(self, folder: str) -> list[dict]:
+        self.fs.invalidate_cache()
+        try:
+            with self._one_error(folder):
+                return self.fs.ls(f"{self.root}/{folder}".rstrip("/"), detail=True)
+        except FileNotFoundError:
+            return []
+
+    def sizes(
+        self,
+        folder: str = "",  # below this one
+    ) -> dict[str, int]:
+        "Return the files of a folder and their bytes; none where there is no folder"
+        rows = [row for row in self._entries(folder) if row["type"] == "file"]
+        return {row["name"].rpartition("/")[2]: row["size"] for row in rows}
+
+    def folders(
+        self,
+        folder: str,  # below this one
+    ) -> list[str]:
+        "List the names of the folders in a folder"
+        rows = self._entries(folder)
+        return [row["name"].rstrip("/").rpartition("/")[2] for row in rows if row["type"] != "file"]
+
+    def read(
+        self,
+        name: str,  # of a file, with the folders it is in
+    ) -> bytes | None:  # None: it is not there
+        "Read a small file"
+        try:
+            with self._one_error(name):
+                return self.fs.cat_file(f"{self.root}/{name}")
+        except FileNotFoundError:
+            return None
+
+    def write(
+        self,
+        name: str,  # of a file, with the folders it is in
+        data: bytes,
+    ) -> None:
+        "Write a small file"
+        with self._one_error(name):
+            self.fs.pipe_file(f"{self.root}/{name}", data)
+
+    def upload(
+        self,
+        path: Path,  # a file of this machine
+        name: str,  # what it is called there
+    ) -> None:
+        "Copy a file of any size there"
+        with self._one_error(name):
+            self.fs.put_file(str(path), f"{self.root}/{name}")
+            self.fs.invalidate_cache()
+            size = self.fs.info(f"{self.root}/{name}")["size"]
+            if size != path.stat().st_size:
+                raise OSError(f"{size:,} bytes arrived of {path.stat().st_size:,}")
+
+    def download(
+        self,
+        name: str,  # of a file there
+        path: Path,  # of this machine, to be written
+    ) -> None:
+        "Copy a file from there"
+        with self._one_error(name):
+            self.fs.get_file(f"{self.root}/{name}", str(path))
+
+    def delete(
+        self,
+        name: str,  # of a file there
+    ) -> None:
+        "Delete one file"
+        with self._one_error(name):
+            self.fs.rm_file(f"{self.root}/{name}")

@@ -244,15 +244,24 @@ def test_a_process_shrinks_when_another_is_full():
         assert len(world.tried) == 4 + trials
 
 
-def test_a_memory_that_is_full_in_the_middle_of_a_shared_step_says_what_to_set():
+@pytest.mark.parametrize("in_slices", [False, True])
+def test_a_memory_that_is_full_in_the_middle_of_a_shared_step_says_what_to_set(in_slices):
+    "A model in slices has no trial: there every block of a process waits for all the others"
     model = tiny()
+    if in_slices:
+        model.reshard = None  # a method of FSDP2's, which marks such a model
 
     def cramped(x, y):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     step = partial(next_token_loss, cramped), TokenBatch.whole(*batch())
-    with pytest.raises(GpubError, match="process 1 with 8 sequences .*--set micro_batch=4"):
-        forward_backward(*step, MicroBatcher(model, CFG, OneOfTwo()))
+    for rows, less in (None, "4"), (1, "1 --set grad_checkpoint=full"):
+        fit = MicroBatcher(model, replace(CFG, micro_batch=rows), OneOfTwo())
+        if in_slices:
+            fit.try_pieces()
+        now = rows or 8
+        with pytest.raises(GpubError, match=f"process 1 with {now} .*--set micro_batch={less}$"):
+            forward_backward(*step, fit)
 
 
 def test_an_error_that_is_no_full_memory_leaves_nobody_waiting():

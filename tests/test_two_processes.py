@@ -45,6 +45,11 @@ MISTAKES = {
         "ddp", "train/parallel.py", "gather(out, padded)", "out.zero_()[: len(mine)] = done",
         "step 2: loss|step 2: gradient norm|does not train",
     ),
+    "the embedding is left out of the slices": (
+        "fsdp", "train/parallel.py", "fully_shard(model, mesh=mesh)",
+        "fully_shard(model, mesh=mesh, ignored_params={model.tok.weight})",
+        r"does not train on 2 processes: .*has no attribute .device_mesh",
+    ),
 }  # fmt: skip
 
 

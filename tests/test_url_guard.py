@@ -28,6 +28,8 @@ READS_URLS = {
     ("run", "--data"),
     ("prep", "--source"),
 }
+# options that write to URLs; `run` refuses one, as its phases go back and change what is there
+WRITES_URLS = {(c, "--mirror") for c in ("train", "grow", "run", "sft", "dpo", "grpo", "prep")}
 # texts that name no file: values, names of lists, and what a model is told
 TEXTS = set(
     "--device --prompt --stop --system --set --gpu --tokens --optimizer --parallel --license "
@@ -66,7 +68,7 @@ def unsorted(cli):
         (words, flag(param))
         for words, _, param in parameters(cli)
         if not isinstance(param.type, LocalPath)
-        and (words[0], flag(param)) not in READS_URLS
+        and (words[0], flag(param)) not in READS_URLS | WRITES_URLS
         and flag(param) not in TEXTS
     ]
 
@@ -135,9 +137,8 @@ PREP = dict(sources=("a=x.txt",))
     [
         lambda url: gpub.Trainer(RunOptions("burn-toy", out=url)),
         lambda url: RunOptions("burn-toy", out=Path(url)),
-        lambda url: RunOptions("burn-toy", mirror=url),
+        lambda url: RunOptions("burn-toy", mirror=Path(url)),
         lambda url: RunOptions("burn-toy", init=url),
-        lambda url: PrepConfig(**PREP, mirror=url),
         lambda url: PrepConfig(**PREP, store=url),
         lambda url: PrepConfig(**PREP, excluded=url),
         lambda url: PrepConfig(**PREP, tokenizer=url),
@@ -210,3 +211,12 @@ def test_chats_are_not_written_to_a_url(tmp_path, monkeypatch):
         with pytest.raises(GpubError, match="folder .*" + url.split(":")[0]):
             write_chats(url, [], ChatCounts(), CharTokenizer("ab"), 8)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_takes_no_mirror_at_a_url(tmp_path, monkeypatch, capsys):
+    "Its phases go back, and set aside what came later: that is a folder's"
+    monkeypatch.chdir(tmp_path)
+    said, code = type_in(monkeypatch, capsys, "run", "burn-toy", "--mirror", URLS[0])
+    assert code == 1 and said.count("\n") == 1
+    assert f"mirror '{URLS[0]}' is a URL: give a file or folder of this machine" in said
+    assert os.listdir(tmp_path) == []

@@ -358,8 +358,8 @@ data_option = click.option(
 _RUN_OPTIONS = (
     click.option(
         "--mirror",
-        type=PATH,
-        help="A second folder for everything: another disk, a network volume, Drive.",
+        help="A second place for everything: another disk, a network volume, Drive, or a URL "
+        "(s3://, gs://, hf://).",
     ),
     click.option(
         "--track",

@@ -132,9 +132,9 @@ def _shortest_document() -> int:
 )
 @click.option(
     "--mirror",
-    type=PATH,
     metavar="DIR",
-    help="Copy the finished shards there, checked, and bring them back on a machine that has none.",
+    help="Copy the finished shards there (a folder or a URL), checked, and bring them back on a "
+    "machine that has none.",
 )
 @click.option(
     "--excluded",

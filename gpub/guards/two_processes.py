@@ -10,6 +10,7 @@ import json
 import os
 import random
 import string
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,7 +103,7 @@ def _logged(
         env=env | dict(OMP_NUM_THREADS="1"),
     )
     if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("gpub:")]
+        errors = re.findall(r"^(?:gpub|.*\w*Error): .*", done.stderr, re.MULTILINE)
         why = errors[0].removeprefix("gpub: ") if errors else first_line(done.stderr[-300:], 200)
         raise GpubError(f"a twin of {preset} does not train on {processes} processes: {why}")
     return read_log(out)

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from ..core import Config, Count, GpubError, as_tuples, read_json, refuse_url
+from ..core import Config, Count, GpubError, as_tuples, is_url, read_json, refuse_url
+from ..files import RemoteFolder
 from .clean import Rules
 from .contamination import COURSE, benchmark_files, benchmark_fingerprint
 from .filters import filter_code, load_filter
@@ -72,9 +73,11 @@ class PrepConfig(Config):
             object.__setattr__(self, "source_filters", rules)
         super().__post_init__()
         self._check_sources()
-        for name in ("tokenizer", "store", "mirror", "excluded"):
+        for name in ("tokenizer", "store", "excluded"):
             if path := getattr(self, name):
                 refuse_url(path, name)
+        if self.mirror and is_url(self.mirror):
+            RemoteFolder(self.mirror)
         for path in self.benchmarks:
             refuse_url(path, "benchmark")
         if self.near is not None and not self.dedup:

@@ -18,11 +18,11 @@ from functools import cached_property
 from pathlib import Path
 
 import gpub
-from ..core import GpubError, read_json, refuse_url, write_atomic
-from ..files import shipped
+from ..core import GpubError, first_line, is_url, parse_json, read_json, refuse_url, write_atomic
+from ..files import RemoteFolder, shipped
 from ..progress import short_duration
 from ..data.tokenizer import fingerprint
-from ..data.transfer import copy_shards
+from ..data.transfer import copy_shards, fetch_shards
 from .config import PREP_FORMAT, PrepConfig
 from .cluster import Cluster
 from gpub.prep.sources import (
@@ -304,17 +304,33 @@ def locked(
             yield
 
 
+def _mirrored_settings(mirror: str) -> dict | None:  # None: nothing finished is there
+    "Read what the shards in a mirror were made by"
+    if is_url(mirror):
+        try:
+            text = RemoteFolder(mirror).read("manifest.json")
+        except OSError as e:
+            raise GpubError(f"the mirror cannot be read: {first_line(e, 400)}") from e
+        return None if text is None else parse_json(text.decode())["settings"]
+    if not Path(mirror, "manifest.json").is_file():
+        return None
+    return read_json(Path(mirror, "manifest.json"), "settings")["settings"]
+
+
 def bring_back(
     job: Job,  # nothing of it is finished here
 ):
     """Fetch finished shards of this very job from its mirror, without reading a source; damaged
     ones are said; raises `GpubError` where it holds another job's"""
     mirror = job.asked.mirror
-    if not mirror or not Path(mirror, "manifest.json").is_file():
+    there = _mirrored_settings(mirror) if mirror else None
+    if there is None:
         return
-    there = read_json(Path(mirror, "manifest.json"), "settings")["settings"]
     known = at_commits(job.asked, there.get("inputs", {}))
     same_job(there, job.asked.settings | dict(inputs=inputs(known)), mirror)
+    if is_url(mirror):
+        fetch_shards(mirror, job.log, to=job.out)
+        return
     try:
         copy_shards(mirror, job.out, job.log)
     except GpubError as e:

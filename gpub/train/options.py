@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ..core import Count, GpubError, NotNegative, first_line, read_config, refuse_url, validated
+from ..core import Count, GpubError, NotNegative, first_line, is_url, read_config, refuse_url
+from ..core import validated
+from ..files import RemoteFolder
 from ..progress import Progress
 from .config import CHANGEABLE
 from .presets import Preset
@@ -53,7 +55,7 @@ class RunOptions:
     usd_per_hour: NotNegative = 0.0  # what the machine costs
     keep: Count = 3  # checkpoints kept beside the milestones
     save_every: Count | None = None  # steps; default a tenth of the run
-    mirror: str | Path | None = None  # a second folder for everything: another disk, Drive
+    mirror: str | Path | None = None  # a second folder for everything, or a URL
     # who draws the curves, beside log.jsonl
     track: Literal["none", "wandb"] = "none"
     # how the processes of torchrun share the model
@@ -82,9 +84,11 @@ class RunOptions:
     def __post_init__(self):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         validated(RunOptions, values, flags=True)
-        for name in ("out", "mirror", "init"):
+        for name in ("out", "init"):
             if values[name] is not None:
                 refuse_url(values[name], f"--{name}")
+        if self.mirror is not None and is_url(self.mirror):
+            RemoteFolder(self.mirror)
 
 # %% ../../nbs/lib/train/options.ipynb #35b3ec03
 KEPT_OPTIONS = (  # options that a person gives; the others are handed in by programs

@@ -14,8 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 
 from ..chat.conversations import MAX_MALFORMED
-from ..core import Config, Count, GpubError, NotNegative, refuse_url
+from ..core import Config, Count, GpubError, NotNegative, is_url, refuse_url
 from ..data.tokenizer import Tokenizer
+from ..files import RemoteFolder
 from ..train.config import CHANGEABLE, TrainConfig
 from ..train.learner import Learner
 from ..train.loop import Objective
@@ -51,7 +52,7 @@ class TuneOptions(Config, ABC):
     started_at: float | None = None
     paid: bool = False  # the machine was paid for since the last process of this run ended
     keep: Count = 3  # checkpoints kept beside the milestones
-    mirror: str | None = None  # a second folder for everything: another disk, Drive
+    mirror: str | None = None  # a second folder for everything, or a URL
     # who draws the curves, beside log.jsonl
     track: Literal["none", "wandb"] = "none"
     # how the processes of torchrun share the model
@@ -62,9 +63,11 @@ class TuneOptions(Config, ABC):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("run", "out", "old", "mirror"):
+        for name in ("run", "out", "old"):
             if path := getattr(self, name):
                 refuse_url(path, name)
+        if self.mirror and is_url(self.mirror):
+            RemoteFolder(self.mirror)
 
     @abstractmethod
     def open_method(
