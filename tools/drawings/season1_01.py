@@ -78,14 +78,18 @@ def query_by_hand():
         width=400,
         height=188,
     )
+    d.box(20, 64, 76, 38, "", kind="warm", corner=0)  # what is multiplied for the first number
+    d.box(144, 46, 38, 76, "", kind="warm", corner=0)
+    d.box(276, 64, 38, 38, "", kind="warm", corner=0)
+    pale = dict(cell=38, high=1e9, decimals=0)
     d.text(58, 36, "E", "name")
-    d.matrix(20, 64, [[0, 1]], cell=38, high=4, decimals=0)
+    d.matrix(20, 64, [[0, 1]], **pale)
     d.text(118, 88, "@", "name")
     d.text(182, 36, "W_query", "name")
-    d.matrix(144, 46, [[0, 1], [1, 0]], cell=38, high=4, decimals=0)
+    d.matrix(144, 46, [[0, 1], [1, 0]], **pale)
     d.text(248, 88, "=", "name")
     d.text(314, 36, "query of E", "name")
-    d.matrix(276, 64, [[1, 0]], cell=38, high=4, heat="green", decimals=0)
+    d.matrix(276, 64, [[1, 0]], **pale)
     d.text(20, 150, "first number: 0·0 + 1·1 = 1", "note", "start")
     d.text(20, 168, "second number: 0·1 + 1·0 = 0", "note", "start")
     return d
