@@ -185,8 +185,9 @@ def adamw():
     move = d.box(76, 192, 248, 46, "learning rate × m / √s", kind="good", font="code")
     d.arrow((175, 60), mean.top)
     d.arrow((225, 60), square.top)
-    d.arrow(mean.bottom, (150, 192))
-    d.arrow(square.bottom, (250, 192))
+    d.text(200, 178, "both made fair first", "note")
+    d.arrow(mean.bottom, (130, 192))
+    d.arrow(square.bottom, (270, 192))
     return d
 
 
