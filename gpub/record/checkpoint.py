@@ -227,7 +227,10 @@ def _first_whole(
                 log(f"skipped a damaged checkpoint: {e}")
             else:
                 raise
-    raise _rotated_too_fast(run_dir)
+    raise GpubError(
+        f"{run_dir}: {_MOST_ROTATIONS} of its checkpoints were deleted while they were read; "
+        "try again, or let the run there keep more of them"
+    )
 
 
 def _no_checkpoint(run_dir: Path | str) -> GpubError:
@@ -251,13 +254,6 @@ def is_rotated_away(
 ) -> bool:
     "Tell whether the process that trains there has deleted a checkpoint, for a newer one"
     return not checkpoint.exists()
-
-
-def _rotated_too_fast(run_dir: Path) -> GpubError:
-    return GpubError(
-        f"{run_dir}: {_MOST_ROTATIONS} of its checkpoints were deleted while they were read; "
-        "try again, or let the run there keep more of them"
-    )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d004
 def verify_checkpoint(

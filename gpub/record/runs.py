@@ -130,10 +130,9 @@ def _run_folders(root: Path) -> Iterator[Path]:
 
 def run_table(
     runs: Sequence[RunSummary],  # as from `find_runs`
-    now: float | None = None,  # seconds since 1970; default: this moment
 ) -> Table:
     "List runs as a table: a line each"
-    now = time.time() if now is None else now
+    now = time.time()
     head = ["run", "preset", "step", "loss", "val", "usd", "written", "state"]
     return Table(head, [_line(run, now) for run in runs], align="llrrrrll")
 

@@ -314,10 +314,6 @@ def sums_questions(
     return Questions(prompts, lambda i, answer: float(np.array_equal(answer, right[i])))
 
 
-def _fits(pair: PreferencePair, longest: int) -> bool:
-    return max(len(pair.chosen.ids), len(pair.rejected.ids)) <= longest
-
-
 _ANSWERS_AT_ONCE = 2000
 
 
@@ -369,7 +365,7 @@ def open_pairs(
     opened = open_records(source)
     preferences = read_preferences(opened.records, opened.name, malformed)
     read = [encode_preference(tok, one) for one in preferences]
-    pairs = [pair for pair in read if _fits(pair, longest)]
+    pairs = [pair for pair in read if max(len(pair.chosen.ids), len(pair.rejected.ids)) <= longest]
     left_out = _left_out(malformed, opened.name)
     if len(pairs) < len(read):
         left_out |= {"too long": len(read) - len(pairs)}
