@@ -1,4 +1,4 @@
-"""A server in the place of S3: buckets of whole objects, which can kill its client at a request."""
+"""A server in the place of S3: buckets of whole files, which can kill its client at a request."""
 
 import hashlib
 import os
@@ -15,13 +15,13 @@ SMALLEST = "<{0} xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>{1}</{0}>"
 
 
 class S3(ThreadingHTTPServer):
-    "Holds objects by bucket/key; `kill` sends SIGKILL to the client at its nth change"
+    "Holds files by bucket/key; `kill` sends SIGKILL to the client at its nth change"
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
-        self.objects = {}
+        self.files = {}
         self.changes = 0  # requests that changed something, since `kill`
         self.fatal = None  # (number of the change, process, whether it still happens)
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -82,26 +82,26 @@ class Answer(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
 
     def change(self, key, asked, data):
-        objects = self.server.objects
+        files = self.server.files
         if self.command == "PUT":
             if "aws-chunked" in self.headers.get("Content-Encoding", ""):
                 raise NotImplementedError("a body in chunks")
-            objects[key] = data
+            files[key] = data
         elif self.command == "DELETE":
-            objects.pop(key, None)
+            files.pop(key, None)
         else:
             assert "delete" in asked, asked
             for name in re.findall("<Key>(.*?)</Key>", data.decode()):
-                objects.pop(f"{key}/{name}", None)
+                files.pop(f"{key}/{name}", None)
 
     def tell(self, key, asked):
-        objects = self.server.objects
+        files = self.server.files
         if "list-type" in asked:
             return self.reply(200, self.listing(key, asked).encode())
-        if key not in objects:
+        if key not in files:
             body = SMALLEST.format("Error", "<Code>NoSuchKey</Code><Message>none</Message>")
             return self.reply(404, body.replace(" xmlns", " x").encode())
-        data = objects[key]
+        data = files[key]
         tag = f'"{hashlib.md5(data).hexdigest()}"'
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if span is None:
@@ -115,7 +115,7 @@ class Answer(BaseHTTPRequestHandler):
         prefix = asked.get("prefix", [""])[0]
         delimiter = asked.get("delimiter", [""])[0]
         files, folders = [], set()
-        for name, data in sorted(self.server.objects.items()):
+        for name, data in sorted(self.server.files.items()):
             if not name.startswith(f"{bucket}/{prefix}"):
                 continue
             rest = name[len(f"{bucket}/{prefix}") :]

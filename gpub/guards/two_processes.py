@@ -9,8 +9,8 @@ __all__ = ['STEPS', 'LOSS_LIMIT', 'NORM_LIMIT', 'TwoProcesses', 'twin_settings',
 import json
 import os
 import random
-import string
 import re
+import string
 import subprocess
 import sys
 import tempfile
