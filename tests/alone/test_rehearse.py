@@ -62,6 +62,26 @@ def test_a_tensor_left_on_the_cpu_is_found():
 
 
 @pytest.mark.full(instead="test_a_tensor_left_on_the_cpu_is_found")
+def test_a_change_in_place_of_what_backward_needs_is_found():
+    def change(model):
+        model.norm.register_forward_hook(lambda module, args, out: out.exp().mul_(2).tanh().add_(1))
+
+    assert "modified by an inplace operation" in rehearse(TOY, planted(change)).problems[0]
+
+
+@pytest.mark.full(instead="test_a_tensor_left_on_the_cpu_is_found")
+def test_optimizer_state_restored_in_bf16_is_found(monkeypatch):
+    whole = learning.restore_optimizers
+
+    def restore(model, opts, tensors):
+        whole(model, opts, {name: t.bfloat16() for name, t in tensors.items()})
+
+    monkeypatch.setattr(learning, "restore_optimizers", restore)
+    found = rehearse(TOY)
+    assert not found.ready, found
+
+
+@pytest.mark.full(instead="test_a_tensor_left_on_the_cpu_is_found")
 def test_a_mask_on_another_device_is_found():
     def attention(q, k, v):
         mask = torch.ones(q.size(-2), q.size(-2), dtype=torch.bool, device="cpu").tril()
