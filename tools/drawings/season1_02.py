@@ -49,7 +49,7 @@ def bpe_merges():
         height=306,
     )
     rows = (
-        (("t", "h", "e", "r", "e"), (1, 2), "h + e", "5 times, like t + h"),
+        (("t", "h", "e", "r", "e"), (1, 2), "h + e", "5 times; h is before t"),
         (("t", "he", "r", "e"), (0, 1), "t + he", "5 times"),
         (("the", "r", "e"), (0, 1), "the + r", "2 times"),
         (("ther", "e"), (), "", "no pair comes twice"),
