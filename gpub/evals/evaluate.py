@@ -56,7 +56,7 @@ class ReportCard(TypedDict):
 
 
 def evaluate_run(
-    run: Path | str,  # a run folder
+    run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     options: EvalOptions = EvalOptions(),
     # told the losses, and whether the models agree
     log: Callable[[str], None] = print,
@@ -76,7 +76,8 @@ def evaluate_run(
     opened = open_for_evaluation(run, options, question_texts, log)
     # 3) before any score: the loss through lm-eval is training's
     calibration = opened.check_loss(log)
-    # 4) the answers
+    # 4) the answers: hours for a large model
+    tasks = {task: opened.score_task(task, items) for task, items in questions.items()}
     card = ReportCard(
         run=run_name(run),
         run_id=opened.identity.run_id,
@@ -84,7 +85,7 @@ def evaluate_run(
         weights=opened.identity.weights,
         parameters=sum(p.numel() for p in opened.model.parameters()),
         calibration=calibration,
-        tasks={task: opened.score_task(task, items) for task, items in questions.items()},
+        tasks=tasks,
         settings=opened.settings(),
         versions={name: version(name) for name in _VERSIONED_PACKAGES},
         machine=machine(opened.device),
@@ -110,7 +111,7 @@ class ModelIdentity:
 
 
 def model_identity(
-    run: Path | str,  # a run folder
+    run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     step: int | None = None,  # which checkpoint; default the newest
     log: Callable[[str], None] = print,  # told of checkpoints that are damaged
 ) -> ModelIdentity:
@@ -197,15 +198,12 @@ class EvaluatedRun:
         leaked = None  # not known
         if reference.corpus and files:
             leaked = contamination(reference.texts, files)
-        score = score_items(self.lm, name, items, reference.token_counts, leaked, shots)
-        if shots:
-            source = _source_of_shots(files)
-            score["notes"].append(f"{shots} solved ones before each, from {source}")
-        score["files"] = self.options.checksum(name)
+        source = _source_of_shots(files) if shots else ""
+        score = score_items(self.lm, name, items, reference.token_counts, leaked, shots, source)
         # what was asked for, also where `compare_export` leaves out some that the vocabulary cannot
         # write: a stored result with a smaller number is redone
-        score["checked"] = min(self.options.check, len(items))
-        return score
+        checked = min(self.options.check, len(items))
+        return TaskScore(**score, files=self.options.checksum(name), checked=checked)
 
     def compare_export(
         self,
@@ -229,6 +227,8 @@ class EvaluatedRun:
         return self.options.settings() | dict(
             lot=SUBSET_SEED,  # which questions a limit takes; the name is that of stored files
             bos="none: a context starts with its own first token",
+            # whose tokens the unigram control counts
+            reference="the training text" if self.reference.corpus else "the questions",
             truncation="the window keeps the end",
             tokens_at_once=self.tokens_at_once,
             dtype=str(self.model.tok.weight.dtype).removeprefix("torch."),
@@ -237,7 +237,7 @@ class EvaluatedRun:
 
 
 def open_for_evaluation(
-    run: Path | str,  # a run folder
+    run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     options: EvalOptions,
     question_texts: Sequence[str],  # to count tokens in where the training text is gone
     log: Callable[[str], None],  # told of checkpoints that are damaged

@@ -88,7 +88,8 @@ def score_items(
     items: Sequence[Item],  # as `load_items` gives them
     count_v: np.ndarray,  # how often each token occurs in training text
     leaked: dict[str, int] | None,  # from `contamination`; None: not checked
-    shots: int = 0,  # solved questions that stand before each of `items`, to be noted
+    shots: int = 0,  # solved questions that stand before each of `items`
+    source_of_shots: str = "",  # where they are from, to be noted
 ) -> TaskScore:
     """Return a task's part of the results: the model's answers beside those of the controls, and
     what was cut, replaced or found in the training text"""
@@ -102,6 +103,9 @@ def score_items(
         shuffled = {name: (shuffle(clean_items), kind)}
         controls["shuffled contexts"] = ask_lm_eval(lm, shuffled)[name]
     correct = outcomes(clean_items, answers, kind)
+    notes = _notes(items, cuts, replaced, leaked)
+    if shots:
+        notes.append(f"{shots} solved ones before each, from {source_of_shots}")
     return TaskScore(
         n=len(items),
         shots=shots,
@@ -110,7 +114,7 @@ def score_items(
         cuts=vars(cuts),
         replaced=replaced,
         contamination=leaked,
-        notes=_notes(items, cuts, replaced, leaked),
+        notes=notes,
         items=sha256(" ".join(item.id for item in items).encode()).hexdigest()[:16],
         outcomes={metric: write_outcome(values) for metric, values in correct.items()},
     )
