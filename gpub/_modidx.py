@@ -4733,6 +4733,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                   'gpub/train/training_run.py'),
                                          'gpub.train.training_run.TrainingRun.__init__': ( 'lib/train/training_run.html#trainingrun.__init__',
                                                                                            'gpub/train/training_run.py'),
+                                         'gpub.train.training_run.TrainingRun._cut_files': ( 'lib/train/training_run.html#trainingrun._cut_files',
+                                                                                             'gpub/train/training_run.py'),
                                          'gpub.train.training_run.TrainingRun._describe_new': ( 'lib/train/training_run.html#trainingrun._describe_new',
                                                                                                 'gpub/train/training_run.py'),
                                          'gpub.train.training_run.TrainingRun._lock_folder': ( 'lib/train/training_run.html#trainingrun._lock_folder',

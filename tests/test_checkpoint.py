@@ -1207,3 +1207,11 @@ def test_who_asks_for_every_byte_gets_every_byte_read(tmp_path):
         file.write(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     refuses("has checksum", verify_checkpoint, folder, use_cache=False)
+
+
+def test_a_step_that_is_damaged_is_found_under_its_other_name(tmp_path):
+    folder = save(tmp_path, 1)
+    shutil.copytree(folder, folder.with_name(folder.name + ".old"))
+    damage("truncated", folder)
+    for step in (None, 1):
+        assert load_checkpoint(tmp_path, step, log=lambda line: None).path.suffix == ".old"

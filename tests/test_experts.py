@@ -21,6 +21,7 @@ from gpub.model.generate import generate_ids
 from gpub.model.grow import grown_config
 from gpub.model.llama import Llama, LlamaConfig, SwiGLU
 from gpub.share.weights import from_config, from_theirs, to_config, to_theirs
+from gpub.train.memory import set_depth
 
 SMALL = LlamaConfig(
     vocab_size=65,
@@ -236,3 +237,15 @@ def test_doors_that_do_not_take_it_say_so():
         to_config(replace(SMALL, qk_norm="per_head"))
     asked = RehearsalOptions("burn-toy", "H100", settings=dict(n_experts=4))
     refuses("a mixture of experts is not rehearsed", rehearse, asked)
+
+
+@pytest.mark.parametrize("change", [{}, dict(n_experts=None), dict(norm_after=True)])
+def test_a_block_that_has_slept_hands_on_what_it_gets(change, ids):
+    torch.manual_seed(0)
+    model = Llama(replace(SMALL, **change)).eval()
+    set_depth(model, 1, fresh=True)
+    seen = []
+    model.blocks[1].register_forward_hook(lambda block, given, out: seen.append((given[0], out)))
+    model.blocks[1].asleep = False
+    model(ids)
+    assert torch.equal(*seen[0])

@@ -666,11 +666,14 @@ def test_the_split_among_sources_is_as_near_as_it_says():
 @pytest.mark.parametrize(
     "ids, words",
     [
-        (list(range(100)), "text: token ids are an array of whole numbers in one row, got '0'"),
+        (
+            list(range(100)),
+            "text: token ids are a numpy array of whole numbers in one row, got '0'",
+        ),
         ({}, "there are no token ids to read"),
         ({"edu": []}, "there are no token ids to read"),
-        (np.arange(100.0), "token ids are an array of whole numbers in one row"),
-        (np.zeros((4, 25), int), "token ids are an array of whole numbers in one row"),
+        (np.arange(100.0), "token ids are a numpy array of whole numbers in one row"),
+        (np.zeros((4, 25), int), "token ids are a numpy array of whole numbers in one row"),
     ],
 )
 def test_ids_that_are_no_row_of_whole_numbers_are_refused(ids, words):

@@ -24,6 +24,7 @@ from gpub.train.config import TrainConfig, context_length_at, context_lengths
 from gpub.train.learner import get_rng, set_rng
 from gpub.train.loop import (
     LoopSettings,
+    TrainStep,
     evaluate,
     forward_backward,
     train_next_token,
@@ -534,3 +535,32 @@ def test_four_functions_from_the_entry_to_backward(text, tmp_path, monkeypatch):
     )
     Trainer(options).go()
     assert calls == [["go", "steps", "train", "forward_backward"]] * 2
+
+
+def test_a_metric_does_not_take_the_place_of_the_loss():
+    one, none = torch.tensor(1.0), torch.tensor(0)
+    step = TrainStep(1, 8, one, one, 0.1, none, metrics=dict(loss=7.0))
+    with pytest.raises(GpubError, match="may not be called loss"):
+        step.row()
+
+
+def test_gradients_that_a_caller_left_are_not_learned_from():
+    def first_norm(leave):
+        model = tiny()
+        if leave:
+            x, y = batch()
+            model.loss(x, y).backward()
+        return next(train_next_token(model, lambda step, t: Batch(*batch()), CFG)).grad_norm
+
+    assert torch.equal(first_norm(True), first_norm(False))
+
+
+def test_two_iterators_do_not_make_one_step_twice(text, tmp_path):
+    settings = dict(steps=4, d_model=16, n_layers=1, n_heads=2, context_length=16, batch_tokens=64)
+    options = RunOptions("shakespeare-short", tmp_path / "run", text, settings, "cpu")
+    with Trainer(options).opened() as run:
+        first = run.steps()
+        next(first)
+        next(run.steps())
+        with pytest.raises(GpubError, match="step 2 was made before"):
+            next(first)

@@ -74,12 +74,15 @@ class AnnealMix:
     "Other shares, for the end of a run"
 
     weights: dict[str, float]  # source -> share of the tokens, in any unit
-    first_token: int  # of all ranks together, where these shares begin
+    # of all ranks together, where these shares begin: with the window that holds it
+    first_token: int
 
 
 class Batches:
     """`batches[step]` is the `Batch` of a step, a pure function of seed and step; the order has no
-    end. Raises `GpubError` for a plan, ids or weights that do not fit together"""
+    end. All other methods count tokens that all ranks have read: where no run changes them,
+    `cursor` is step x batch x context length. Ids are trusted to be below the vocabulary.
+    Raises `GpubError` for a plan, ids or weights that do not fit together"""
 
     def __init__(
         self,
@@ -168,7 +171,8 @@ class Batches:
         "Compute the first window of this rank and one past its last, for each source"
         window_length = self.plan.context_length
         world_size = self.plan.world_size
-        if cursor < 0 or cursor % window_length or tokens % (window_length * world_size):
+        no_whole_windows = cursor % window_length or tokens % (window_length * world_size)
+        if cursor < 0 or tokens <= 0 or no_whole_windows:
             raise GpubError(
                 f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window_length} "
                 f"for {world_size} processes"
@@ -276,7 +280,7 @@ def _arrays_by_source(
         for array in arrays_of[name]:
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
                 raise GpubError(
-                    f"{name}: token ids are an array of whole numbers in one row, got "
+                    f"{name}: token ids are a numpy array of whole numbers in one row, got "
                     f"{str(array)[:60]!r}"
                 )
     if not arrays_of or not all(arrays_of.values()):

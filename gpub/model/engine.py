@@ -84,7 +84,7 @@ class TextWindow:
     ) -> None:
         """Forget tokens of a full window; the others have to be read again. By 1 that happens for
         each token: exact, and slow"""
-        # of 8 that were read and the newest, which was not, 8 stay where one goes
+        # `size` tokens were read and the newest was not: so many of size + 1 stay
         length_after = self.cache.size + 1 - n
         self.unread_bt = torch.cat(self.tokens, 1)[:, -length_after:]
         self.tokens = [self.unread_bt]
@@ -215,14 +215,15 @@ class DecodeEngine:
     def __init__(
         self,
         model: Decoder,  # in eval mode
-        # how many requests may be read together, ascending: from `agreeing_batch_sizes`
+        # how many requests may be read together: from `agreeing_batch_sizes`
         batch_sizes: Sequence[int] = (1,),
     ):
         self.model = model
-        self.batch_sizes = list(batch_sizes)
+        self.batch_sizes = sorted(batch_sizes) or [1]
         self.requests: list[RunningRequest] = []
         self.read_prompt: ReadTokens = partial(read_tokens, model)  # any number of tokens
-        self.read_newest: ReadTokens = decode_function(model)  # one token of each text
+        # one token of each text; of a small model it has copies of the weights
+        self.read_newest: ReadTokens = decode_function(model)
         self.decode_threads = decode_threads(model)
         # NOTE: FSDP writes into tensors of its own, which inference mode forbids
         self.no_grad_context = torch.no_grad if _is_sliced(model) else torch.inference_mode
@@ -238,9 +239,8 @@ class DecodeEngine:
         self,
         request: GenerationRequest,  # its prompts may have any lengths
     ) -> RunningRequest:
-        """Check a request and let it join the next step; raises `GpubError` for an empty prompt, an
-        id outside the vocabulary, a `slide` longer than the context, or several prompts where
-        requests are read together"""
+        """Check a request and let it join the next step; raises `GpubError` for what
+        `plain_request` refuses, and for several prompts where requests are read together"""
         if len(request.prompts) > 1 and self.reads_together:
             raise GpubError(
                 "an engine that reads requests together takes one prompt in each, got "
@@ -254,8 +254,9 @@ class DecodeEngine:
         self,
         running: RunningRequest,  # that nobody wants any more
     ) -> None:
-        "Let go of texts before they are done"
-        self.requests.remove(running)
+        "Let go of texts before they are done; of what is done already nothing is left to do"
+        if running in self.requests:
+            self.requests.remove(running)
 
     def step(self) -> list[tuple[RunningRequest, list[GeneratedToken | None]]]:
         """Write one more token of every text and return them, None for a text that has ended. A

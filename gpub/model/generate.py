@@ -74,8 +74,8 @@ def generate_ids(
 
 # %% ../../nbs/lib/model/generate.ipynb #dbf43412
 class TextCodec(Protocol):
-    """Turns text into ids and back; every `data.tokenizer.Tokenizer` is one. The model's room does
-    not import that of the data"""
+    """Turns text into ids and back; every `data.tokenizer.Tokenizer` is one. `gpub.model` does not
+    import `gpub.data`"""
 
     def encode(self, text: str) -> Sequence[int]:
         "Return the ids of a text; raises `GpubError` for what the vocabulary lacks"
@@ -92,6 +92,8 @@ def stop_ids(
     tok: TextCodec,
 ) -> list[int]:
     "Encode stop texts; raises `GpubError` for one that is not exactly one token"
+    if not isinstance(stop, (str, Sequence)):
+        raise GpubError(f"stop takes a text of one token, or several such texts, got {stop!r}")
     ids = []
     texts = [stop] if isinstance(stop, str) else stop
     for text in texts:
@@ -136,7 +138,6 @@ def generate(
     """Continue a text; raises `GpubError` for an empty prompt, a character the vocabulary lacks, a
     stop of several tokens, a setting that does not exist or is outside its range, or scores that
     are no numbers"""
-    _require_text(prompt)
     return generate_texts(model, tok, [prompt], n, stop, **settings)[0]
 
 
@@ -151,6 +152,8 @@ def generate_texts(
     "Continue several texts at once; raises as `generate`"
     if isinstance(prompts, str):
         raise GpubError("generate_texts takes a list of prompts; generate takes one text")
+    for prompt in prompts:
+        _require_text(prompt)
     prompt_ids = [tok.encode(prompt) for prompt in prompts]
     sampling = SamplingConfig.from_dict(dict(n=n) | settings)
     id_lists = generate_batch(model, prompt_ids, sampling, stop_ids(stop, tok))

@@ -134,9 +134,11 @@ class Attention(nn.Module):
     def _split_heads(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, h, t, d)
         return x_btc.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
 
-    def forward(self, x_btc: torch.Tensor, context: LayerContext | None = None) -> torch.Tensor:
+    def forward(
+        self, x_btc: torch.Tensor, layer_context: LayerContext | None = None
+    ) -> torch.Tensor:
         q_btc, k_btc, v_btc = self.qkv(x_btc).chunk(3, -1)
-        attention = context.attention if context else None
+        attention = layer_context.attention if layer_context else None
         attention = attention or self.attention
         q_bhtd = self._split_heads(q_btc)
         k_bhtd = self._split_heads(k_btc)
@@ -161,13 +163,14 @@ class MLP(nn.Module):
 def run_with_context(
     module: nn.Module,  # a `Block`, its attention, or any module in their place
     x_btc: torch.Tensor,
-    context: LayerContext | None = None,  # None: then the module need not know of contexts
+    layer_context: LayerContext | None = None,
 ) -> torch.Tensor:  # (b, t, c)
-    """Call a module, with a context only where there is one. For a block this is the default of
+    """Call a module with a layer's context only where there is one: without, any module of
+    (b, t, c) may stand here, such as one of your own. For a block this is the default of
     `Decoder.apply_block`, which gradient checkpointing and compiled blocks replace"""
-    if context is None:
+    if layer_context is None:
         return module(x_btc)
-    return module(x_btc, context)
+    return module(x_btc, layer_context)
 
 
 class Block(nn.Module):
@@ -187,8 +190,10 @@ class Block(nn.Module):
         self.norm2 = norm2
         self.ffn = ffn
 
-    def forward(self, x_btc: torch.Tensor, context: LayerContext | None = None) -> torch.Tensor:
-        x_btc = x_btc + run_with_context(self.attn, self.norm1(x_btc), context)
+    def forward(
+        self, x_btc: torch.Tensor, layer_context: LayerContext | None = None
+    ) -> torch.Tensor:
+        x_btc = x_btc + run_with_context(self.attn, self.norm1(x_btc), layer_context)
         return x_btc + self.ffn(self.norm2(x_btc))
 
 # %% ../../nbs/lib/model/gpt.ipynb #a8fb9737
@@ -269,7 +274,8 @@ class Decoder(nn.Module, ABC):
         targets_bt: torch.Tensor,  # the ids one position later
         context: AttentionContext | None = None,  # such as `PackedAttention`
     ) -> torch.Tensor:  # nats per token, the mean over the batch
-        "Compute the cross-entropy of what came next; targets of -100 are left out of the mean"
+        """Compute the cross-entropy of what came next; targets of -100 are left out of the mean,
+        which is NaN where no target is left"""
         if self.head_loss:
             x_btc = self.features(ids_bt, context)
             return self.head_loss(x_btc, self.head_weight(), targets_bt)

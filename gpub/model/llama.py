@@ -135,7 +135,7 @@ class LlamaConfig(Config):
     norm_eps: Positive = 1e-5  # added to the mean square, so that no norm divides by zero
     init_std: Positive = 0.02  # standard deviation of fresh weights
     # of fresh embeddings; None: the same. Small: a tied head's logits have a variance of
-    # width x embed_std^2
+    # width x embed_std^2. With a head of its own it is as small, and a norm comes next
     embed_std: Positive | None = 0.005
     # settings of imported models
     head_dim: Count | None = None  # `head_size`, where it is not d_model / n_heads
@@ -241,10 +241,10 @@ class GroupedAttention(nn.Module):
         self.qk_norm = QKNorm(cfg) if cfg.qk_norm else None
         self.proj = nn.Linear(self.n_heads * self.head_size, cfg.d_model, bias=False)
 
-    def forward(self, x_btc: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        attention = context.attention or self.attention
-        cos, sin = context.angles  # `Llama.features` gives them to every layer
-        # n heads of all three: h of queries, g of keys, g of values
+    def forward(self, x_btc: torch.Tensor, layer_context: LayerContext) -> torch.Tensor:
+        attention = layer_context.attention or self.attention
+        cos, sin = layer_context.angles  # `Llama.features` gives them to every layer
+        # n counts heads of several kinds: here h of queries, g of keys and g of values
         qkv_btnd = self.qkv(x_btc).unflatten(-1, (-1, self.head_size))
         n_rotated_heads = self.n_heads + self.n_kv_heads
         qk_btnd, v_btgd = qkv_btnd.split((n_rotated_heads, self.n_kv_heads), 2)
@@ -272,8 +272,8 @@ class NormAfterBlock(nn.Module):
         self.ffn = ffn
         self.norm_after_ffn = nn.RMSNorm(cfg.d_model, cfg.norm_eps)
 
-    def forward(self, x_btc: torch.Tensor, context: LayerContext) -> torch.Tensor:
-        x_btc = x_btc + self.norm_after_attn(self.attn(x_btc, context))
+    def forward(self, x_btc: torch.Tensor, layer_context: LayerContext) -> torch.Tensor:
+        x_btc = x_btc + self.norm_after_attn(self.attn(x_btc, layer_context))
         return x_btc + self.norm_after_ffn(self.ffn(x_btc))
 
 
@@ -329,8 +329,8 @@ class Llama(Decoder):
         targets_bt: torch.Tensor,  # the ids one position later
         context: AttentionContext | None = None,  # such as `PackedAttention`
     ) -> torch.Tensor:  # nats per token, the mean over the batch
-        """Compute the cross-entropy of what came next; with experts the gradient of training is
-        also that of their imbalance"""
+        """Compute the cross-entropy of what came next. With experts in training the value is still
+        that, and its gradient includes `expert_balance` times the gradient of their imbalance"""
         # NOTE: pretraining alone, deliberately. Tuning has losses of its own and never comes here:
         # its rows are filled up with padding, which would count as tokens
         loss = super().loss(ids_bt, targets_bt, context)

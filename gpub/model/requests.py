@@ -94,8 +94,14 @@ def plain_request(
     cfg: Config,  # of the model
 ) -> GenerationRequest:
     """Return a request with prompts of plain ints; raises `GpubError` for an empty prompt, an id
-    outside the vocabulary, or a `slide` longer than the context"""
+    outside the vocabulary, a `slide` longer than the context, or several prompts that would share
+    a grammar"""
     check_stop(request.stop, cfg.vocab_size)
+    if request.grammar and len(request.prompts) > 1:
+        raise GpubError(
+            f"a grammar remembers how far one text is, got {len(request.prompts)} prompts: make a "
+            "request of each, with a grammar of its own"
+        )
     slide = request.sampling.slide
     if slide > cfg.context_length:
         raise GpubError(

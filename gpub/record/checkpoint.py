@@ -163,16 +163,13 @@ def find_checkpoint(
                 "out"
             )
         return verify_checkpoint(path, parts)
-    if step is None:
-        newest = find_newest(path, parts, log)
-        if newest is None:
-            raise _no_checkpoint(path)
-        return newest
-    # `.old` alone is there after a kill between the two renames of a replacement
-    folders = [folder for folder in checkpoints(path) if step_of(folder) == step]
-    if not folders:
-        raise GpubError(f"{path} holds no checkpoint of step {step}; it has {kept_steps(path)}")
-    return verify_checkpoint(folders[0], parts)
+    kept = kept_steps(path)
+    if step is not None and step not in kept:
+        raise GpubError(f"{path} holds no checkpoint of step {step!r}; it has {kept}")
+    record = _first_whole(path, parts, log, lambda record: record, step)
+    if record is None:
+        raise _no_checkpoint(path)
+    return record
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -202,13 +199,16 @@ def _first_whole(
     parts: Sequence[str],
     log: Callable[[str], None],
     read: Callable[[CheckpointRecord], _Read],  # what is wanted of the one whose sums hold
+    step: int | None = None,  # look at those of this step alone; None: at all
 ) -> _Read | None:  # None if nothing was ever saved
     "Read the newest whole checkpoint, and a newer one where it is deleted meanwhile"
     _warn_of_stale_latest(run_dir, log)
     damaged: dict[Path, Damaged] = {}
     rotations = 0
     while rotations < _MOST_ROTATIONS:
-        folders = [p for p in checkpoints(run_dir) if p not in damaged]
+        # `.old` is there beside its step, or alone, after a kill between two renames
+        kept = [p for p in checkpoints(run_dir) if step in (None, step_of(p))]
+        folders = [p for p in kept if p not in damaged]
         if not folders and not damaged:
             return None
         if not folders:

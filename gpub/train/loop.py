@@ -122,11 +122,11 @@ class TrainStep:
     def row(self) -> dict[str, int | float]:  # for the log
         "Return the step as plain numbers; raises as `check_finite`, every process must call it"
         self.check_finite()
-        shares = dict(loss=self.loss) | self.metrics
-        means = {name: float(self.world.mean(torch.as_tensor(x))) for name, x in shares.items()}
-        taken = sorted(means.keys() & {"step", "tokens", "lr", "grad_norm"})
+        taken = sorted(self.metrics.keys() & {"step", "tokens", "loss", "lr", "grad_norm"})
         if taken:
             raise GpubError(f"a metric may not be called {taken[0]}: a row has that already")
+        shares = dict(loss=self.loss) | self.metrics
+        means = {name: float(self.world.mean(torch.as_tensor(x))) for name, x in shares.items()}
         return dict(
             step=self.n,
             tokens=self.tokens,
@@ -231,8 +231,8 @@ def train(
     start: int = 0,  # steps already done
     settings: LoopSettings = LoopSettings(),  # format of the matmuls, a scaler, other processes
 ) -> Iterator[TrainStep]:  # one after each optimizer step
-    """Train with any objective: yield a `TrainStep` after each optimizer step; raises `GpubError`
-    for several processes that share no gradients"""
+    """Train with any objective: yield a `TrainStep` after each optimizer step. Raises `GpubError`,
+    when the first step is asked for, for several processes that share no gradients"""
     world = settings.world
     if world.size > 1 and settings.shared_loss is None:
         raise GpubError(
@@ -251,6 +251,7 @@ def train(
     first_bad_step = torch.zeros((), dtype=torch.int64, device=device)  # 0: none so far
     longer_from = {math.ceil(share * cfg.steps) for share, _ in cfg.stages}
     model.train()
+    model.zero_grad(set_to_none=True)  # of what a caller computed before
     for step in range(start, cfg.steps):
         # longer rows need more memory, as does the first step after a pause
         if step == start or step in longer_from:
@@ -262,7 +263,7 @@ def train(
         with _matmuls_in(settings.dtype, device):
             batch = objective.batch(step)
         # 2) forward and backward. Another region of autocast than that of `batch`, where GRPO lets
-        # the model answer without gradients: autocast keeps copies of weights, and those have none
+        # the model answer: the narrow weights that autocast keeps from there carry no gradient
         with _matmuls_in(settings.dtype, device):
             loss, metrics = forward_backward(loss_of, batch, batcher, scaler, settings.no_sync)
         if cfg.depths:
@@ -402,6 +403,8 @@ def _in_float64(loss: Tensor) -> Tensor:
 
 def _check_scored(ids: Tensor, targets: Tensor):
     "Raise `GpubError` where there is nothing to score"
+    if ids.dim() != 1:
+        raise GpubError(f"evaluate takes one row of ids, got the shape {tuple(ids.shape)}")
     if len(ids) < 2:
         raise GpubError(f"nothing to evaluate: {len(ids)} tokens, at least 2 are needed")
     if len(targets) != len(ids):

@@ -122,11 +122,11 @@ def checkpoint_block(
     recompute = partial(checkpoint, use_reentrant=False, **chosen)
 
     def apply_checkpointed(
-        block: nn.Module, x: Tensor, context: LayerContext | None = None
+        block: nn.Module, x: Tensor, layer_context: LayerContext | None = None
     ) -> Tensor:
-        if context is None:  # then the block may be any module
+        if layer_context is None:  # then the block may be any module
             return recompute(block, x)
-        return recompute(block, x, context)
+        return recompute(block, x, layer_context)
 
     return apply_checkpointed
 
@@ -298,8 +298,9 @@ def set_depth(
         block.asleep = i >= n
     if fresh:
         for name, p in model.blocks[n:].named_parameters():
-            _, _, name_in_block = name.partition(".")
-            if name_in_block.startswith(("attn.proj.", "ffn.down.")):
+            # the layers that write to the residual stream, by the names that `Decoder` gives them;
+            # with experts each has a `down`
+            if ".attn.proj." in name or ".down." in name:
                 nn.init.zeros_(p)
 
 

@@ -20,6 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from ..core import GpubError
 from ..device import machine, pick_precision, seed_everything, threads_line
 from ..model.gpt import Decoder
 from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint
@@ -69,6 +70,8 @@ class OpenRun(Generic[_TaskT]):
             self.recorder.draw_texts(0)
         self.ledger.switch("train")
         for step in self.learner.take_steps(objective, state.step, state.tokens):
+            if step.n != state.step + 1:
+                raise GpubError(f"step {step.n} was made before: one `steps` at a time makes them")
             note_step(task.world, step.n)
             state.step = step.n
             state.tokens = step.tokens
@@ -157,10 +160,7 @@ class TrainingRun(Generic[_TaskT]):
             model = task.build_model()
             config = self.world.on_main(self._store_config, task, model)
             learner, state = self._restore_or_begin(task, model, config, folder)
-            if self.world.main:  # files end with the step that the run goes on from
-                mark_latest(self.out)
-                task.tok.save(self.out)
-                cut_records(self.out, state.step)
+            self.world.on_main(self._cut_files, task, state.step)
             with self._open_ledger(state.step) as ledger:
                 # 3) who writes
                 has_steps_left = state.step < task.cfg.steps
@@ -178,19 +178,20 @@ class TrainingRun(Generic[_TaskT]):
                     )
                     # 4) steps, made by whoever has opened the run
                     with ExitStack() as reading_ahead:
-                        # however the block is left, what follows waits for the last write
-                        reading_ahead.callback(ledger.switch, "save")
-                        yield OpenRun(
-                            task=task,
-                            config=config,
-                            learner=learner,
-                            state=state,
-                            ledger=ledger,
-                            recorder=recorder,
-                            stop_requested=stop_requested,
-                            command=self.command,
-                            reading_ahead=reading_ahead,
-                        )
+                        try:
+                            yield OpenRun(
+                                task=task,
+                                config=config,
+                                learner=learner,
+                                state=state,
+                                ledger=ledger,
+                                recorder=recorder,
+                                stop_requested=stop_requested,
+                                command=self.command,
+                                reading_ahead=reading_ahead,
+                            )
+                        finally:
+                            ledger.switch("save")  # what follows waits for the last write
                     # all processes hear here whether the last write failed. Where the block raised,
                     # the saver's own end waits, and only logs a failure
                     recorder.await_saver()
@@ -208,6 +209,12 @@ class TrainingRun(Generic[_TaskT]):
         if self.options.mirror:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
+
+    def _cut_files(self, task: _TaskT, step: int) -> None:
+        "Let LATEST, tokenizer and logs be those of the step that the run goes on from"
+        mark_latest(self.out)
+        task.tok.save(self.out)
+        cut_records(self.out, step)
 
     def _store_config(self, task: _TaskT, model: Decoder) -> dict:
         "Write config.json, or return the one that is there if it is of the same run"
