@@ -3734,6 +3734,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
             'gpub.record.folder': { 'gpub.record.folder.Interrupted': ('lib/record/folder.html#interrupted', 'gpub/record/folder.py'),
                                     'gpub.record.folder._end_of_rows': ('lib/record/folder.html#_end_of_rows', 'gpub/record/folder.py'),
                                     'gpub.record.folder._grab': ('lib/record/folder.html#_grab', 'gpub/record/folder.py'),
+                                    'gpub.record.folder._in_short': ('lib/record/folder.html#_in_short', 'gpub/record/folder.py'),
                                     'gpub.record.folder._is_alive': ('lib/record/folder.html#_is_alive', 'gpub/record/folder.py'),
                                     'gpub.record.folder._is_at': ('lib/record/folder.html#_is_at', 'gpub/record/folder.py'),
                                     'gpub.record.folder._longer': ('lib/record/folder.html#_longer', 'gpub/record/folder.py'),

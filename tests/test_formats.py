@@ -63,7 +63,7 @@ def test_a_text_that_was_moved_is_the_same_run_and_another_text_is_not(text, und
                 break
     there = here.rename(tmp_path / "there.txt")
     here.write_text(text.read_text()[::-1])  # another text under the old name
-    with pytest.raises(GpubError, match="holds another run: data.tokens") as e:
+    with pytest.raises(GpubError, match="holds another run: it learned another text") as e:
         start_run(here, tmp_path / "run").go()
     assert "source" not in str(e.value)
     start_run(there, tmp_path / "run").go()

@@ -420,7 +420,7 @@ def test_without_network_the_plays(tmp_path, capsys, monkeypatch):
         "n_heads=2",
     ]
     assert gpub(*argv) == 0
-    assert "NO NETWORK" in capsys.readouterr().out
+    assert "no network" in capsys.readouterr().out
     assert (
         json.loads((tmp_path / "run" / "config.json").read_text())["reference"]["source entropy"]
         > 0

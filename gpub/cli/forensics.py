@@ -60,10 +60,11 @@ def copies_command(run: str, file: str | None, least: int | None, **how: object)
     corpus = open_rows(run, click.echo).corpus
     text = _read(file) if file else _sample(run, **how)
     report = copy_report(text, corpus, least)
-    click.echo(report.table(corpus.tok))
+    if report.passages:
+        click.echo(report.table(corpus.tok))
     click.echo(
         f"{report.share:.0%} of {report.tokens:,} tokens stand in passages of at least "
-        f"{report.least}; of validation text {report.control:.0%}"
+        f"{report.least}; of validation text, which it never read, {report.control:.0%}"
     )
 
 

@@ -222,6 +222,8 @@ def train_and_tell(
 
     before = summarise_run(trainer.out).state
     task = trainer.task
+    if before == "no checkpoint":
+        task.log(f"{trainer.out} has no checkpoint any more: it begins anew, at step 0")
     if before != "finished":
         for line in (_slow_steps(task), _short_text(task)):
             if line:

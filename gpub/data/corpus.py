@@ -70,8 +70,11 @@ def load_text(
             "prep"
         ) from None
     except UnicodeDecodeError as e:
+        way = f"iconv -f latin1 -t utf-8 {path} > NEW.txt"
+        if Path(path).suffix.lower() == ".pdf":
+            way = f"pdftotext {path} NEW.txt"
         raise GpubError(
-            f"{path} is not UTF-8 text (byte {e.start}: {e.reason}); convert it first"
+            f"{path} is not UTF-8 text (byte {e.start}: {e.reason}); convert it first: {way}"
         ) from None
     if len(set(text)) < 2 or not text.split():
         raise GpubError(
@@ -95,7 +98,8 @@ def text_corpus(
         raise GpubError(
             f"{text.source} has {len(ids):,} {'characters' if letters else 'tokens'}; its 10% for "
             f"validation are {len(ids) - cut:,}, fewer than one window of {context_length + 1}: "
-            "use a longer text or a smaller --set context_length=..."
+            f"use a text of {10 * (context_length + 1):,} or more, or a smaller "
+            "--set context_length=..."
         )
     train = partial(Batches, ids[:cut])
     return Corpus(

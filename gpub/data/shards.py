@@ -526,7 +526,10 @@ def read_manifest(
     folder = Path(folder)
     path = folder / "manifest.json"
     if not path.exists():
-        raise GpubError(f"{folder} has no manifest.json: it is no shard folder, or not finished")
+        raise GpubError(
+            f"{folder} has no manifest.json: it is no shard folder, or not finished; of texts: "
+            f"gpub prep --source NAME={folder} --out SHARDS"
+        )
     return well_formed(path, read_json(path))
 
 

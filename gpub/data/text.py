@@ -73,8 +73,8 @@ def load_shakespeare(
             data = r.read()
     except (urllib.error.URLError, OSError) as e:
         note = (
-            f"NO NETWORK ({getattr(e, 'reason', e)}): training on the built-in plays, not on "
-            f"Shakespeare. For the real text put tinyshakespeare.txt into {cache_dir()}"
+            f"no network ({getattr(e, 'reason', e)}): the built-in plays stand in for Shakespeare, "
+            f"so losses are others. For the real text put tinyshakespeare.txt into {cache_dir()}"
         )
         log(note)
         return Text(plays(SHAKESPEARE_BYTES, seed=0), "built-in plays", note)

@@ -23,6 +23,7 @@ import torch
 from safetensors import safe_open
 
 from ..core import GpubError, read_config, read_json
+from ..files import similar_run
 from ..data.plays import FUTURE_LEAKS
 from ..data.tokenizer_file import load_tokenizer
 from .alarms import check_mfu, check_state
@@ -122,7 +123,7 @@ def check_future(
             f"{luck:.4f}): the model sees the future",
             f"look for {FUTURE_LEAKS}",
         )
-    return f"lowest validation {worst:.3f}, the source has {limit:.3f}"
+    return f"lowest validation loss {worst:.3f}; below {limit:.3f} it would have seen the future"
 
 
 def check_gap(
@@ -249,7 +250,7 @@ def check_use(
     if not mfu or parameters < 200_000:
         return f"not judged: {parameters:,} parameters cannot fill a device"
     check_mfu(median(mfu), least)
-    return f"{median(mfu):.0%} of the matmul peak"
+    return f"{median(mfu):.0%} of what this machine's matmul reaches"
 
 # %% ../../nbs/lib/guards/doctor.ipynb #db60ecb1
 def check_checkpoints(
@@ -454,7 +455,8 @@ def _facts(run_dir: Path | str) -> RunFacts:
     run = Path(run_dir)
     if not (run / "config.json").is_file():
         raise GpubError(
-            f"{run} is not a run folder: it has no config.json; give the folder of gpub train"
+            f"{run} is not a run folder: it has no config.json"
+            + (similar_run(run) or "; give the folder of gpub train")
         )
     config = read_config(run)
     rows = read_log(run)

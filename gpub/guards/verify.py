@@ -59,7 +59,7 @@ def check_logs(
             if changed:
                 raise GpubError(f"{changed[0]} is not what was written before step {witness.step}")
             rows = len(read())
-            return f"{rows:,} rows, {len(sums.get(name, '')) // 8:,} of them sealed"
+            return f"{rows:,} rows, as sealed up to row {len(sums.get(name, '')) // 8:,}"
 
         remedy = f"{FROM_MIRROR}; the weights do not depend on it"
         checks.append(run_check(name, check, remedy=remedy))

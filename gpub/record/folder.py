@@ -209,10 +209,20 @@ def _with_places(entry: dict, now: dict) -> dict:
     return entry | moved | inner
 
 
+def _in_short(
+    diff: list[str],  # lines of `differences`
+) -> list[str]:
+    "Say of another text that it is one, not its sizes and checksums"
+    if not any(line.startswith("data.tokens") for line in diff):
+        return diff
+    others = [line for line in diff if not line.startswith(("data.", "model.vocab_size"))]
+    return ["it learned another text", *others]
+
+
 def _longer(out: Path | str, stored: dict, wanted: dict, differing: int) -> str:
     "Name the command that trains a run longer, if that is all that was wanted"
     before, after = [(config.get("train") or {}).get("steps") or 0 for config in (stored, wanted)]
-    if differing > 1 or before >= after:
+    if differing > 1 or before >= after or "chat" in stored:  # a run of sft, dpo or grpo
         return ""
     command = f"gpub train --init {out} --extend {after - before}"
     return f"; to train it longer when it is done: {command}"
@@ -240,8 +250,9 @@ def open_folder(
         sides = {k: stored.get(k, {}) for k in identity}, identity
         if diff := differences(*(without_places(identity_without(s, changeable)) for s in sides)):
             raise GpubError(
-                f"{out} holds another run: {'; '.join(diff)}. Choose another folder with --out, "
-                f"or give the same settings{_longer(out, stored, identity, len(diff))}"
+                f"{out} holds another run: {'; '.join(_in_short(diff))}. Choose another folder, "
+                f"such as --out {out}-2, or give the same settings"
+                f"{_longer(out, stored, identity, len(diff))}"
             )
         if isinstance(identity.get("data"), dict):
             there = stored | dict(data=_with_places(stored["data"], identity["data"]))

@@ -23,7 +23,7 @@ from .run import Run
 from ..table import Table
 
 # %% ../../nbs/lib/record/runs.ipynb #2fa1aa1c
-RunStatus = Literal["new", "running", "stopped", "finished", "imported", "damaged"]
+RunStatus = Literal["new", "running", "stopped", "finished", "imported", "no checkpoint", "damaged"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ def _state(run: Path, config: dict, last: dict, steps: int | None) -> RunStatus:
         return "running"
     if not last:
         return "imported" if config.get("preset") == "imported" else "new"
-    return "finished" if steps is not None and last["step"] >= steps else "stopped"
+    if steps is None or last["step"] < steps:
+        return "stopped"
+    return "finished" if Run(run).checkpoints else "no checkpoint"
 
 # %% ../../nbs/lib/record/runs.ipynb #4effc8b5
 DEEPEST = 3  # folders below the root that is searched

@@ -7,6 +7,7 @@ __all__ = ['PEAK_RATES', 'LARGE', 'PRESETS', 'COMMON_NAMES', 'Preset', 'preset_o
            'find_preset', 'preset_table', 'change_recipe', 'apply_settings']
 
 # %% ../../nbs/lib/train/presets.ipynb #48375cf0
+import difflib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -150,7 +151,13 @@ def find_preset(
             f"{name} is a file or folder, not a preset; to train on it: "
             f"gpub train shakespeare --data {name}"
         )
-    raise GpubError(f"no preset {name!r}; there are: {', '.join(nearest(name, PRESETS))}")
+    known = nearest(name, PRESETS)
+    alike = [known_name for known_name in known if known_name.startswith(name.lower())]
+    alike = alike or difflib.get_close_matches(name.lower(), PRESETS)
+    hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
+    if "llama" in name.lower():
+        hint = "; burn-toy, burn-1b, ... are the Llamas"
+    raise GpubError(f"no preset {name!r}{hint}; there are: {', '.join(known)}")
 
 
 def preset_table() -> Table:
