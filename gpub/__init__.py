@@ -4,6 +4,7 @@ The names below are the front door. Each is imported when it is first used, so t
 and `gpub --help` do not wait for torch."""
 
 import importlib
+from types import ModuleType
 
 TYPE_CHECKING = False  # type checkers take it for True; `typing` would be read for it alone
 
@@ -83,8 +84,6 @@ __all__ = [  # noqa: F822, they come from `__getattr__`
 
 def __getattr__(name: str):
     "Import what is asked for, and keep it"
-    if name == "train":  # the modules that train; called, it trains
-        return importlib.import_module(f"{__name__}.train")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, own_name = _HOME[name].partition(":")
@@ -94,4 +93,16 @@ def __getattr__(name: str):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__, "train"})
+    return sorted({*globals(), *__all__})
+
+
+class _CallablePackage(ModuleType):
+    "The modules that train; called, it trains:"
+
+    def __call__(self, *names: object, **options: object) -> object:
+        by_name = importlib.import_module(f"{__name__}.cli.python")
+        return by_name.train_by_name(*names, **options)
+
+
+# no function can have the name of a package, so the package (an empty one) is made callable
+importlib.import_module(f"{__name__}.train").__class__ = _CallablePackage
