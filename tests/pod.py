@@ -290,7 +290,7 @@ def _published_loss(tokens: int) -> float:
 
 def stop_by_hand(run: PodRun):
     "Ctrl-C, which saves after the step"
-    run.stop.set()
+    run.stop_requested.set()
 
 
 def take_away(run: PodRun):

@@ -127,7 +127,7 @@ def interrupt(trainer, step):
         with trainer.opened() as run:
             for s in run.steps():
                 if s.n == step:
-                    run.stop.set()
+                    run.stop_requested.set()
 
 
 @pytest.mark.full(instead="test_going_on_keeps_the_cut_that_was_saved")

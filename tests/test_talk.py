@@ -427,7 +427,7 @@ def test_a_volume_mounted_elsewhere_goes_on(base, tmp_path, kind):
         with tuner.opened() as run:
             for s in run.steps():
                 if s.n == until:
-                    run.stop.set()  # saves after the next step
+                    run.stop_requested.set()  # saves after the next step
         return tuner.out
 
     there = volume("mnt")

@@ -252,7 +252,7 @@ class PhaseRunner:
         if done:
             self.ended = None  # it is done, whatever it cost
         elif self.ended:
-            run.stop.set()  # saves after the next step
+            run.stop_requested.set()  # saves after the next step
         if done and s.n < task.cfg.steps:
             run.save(s, wait=True)
         return done and s.n < task.cfg.steps
