@@ -36,7 +36,7 @@ from gpub.prep.sources import (
     pinned,
 )
 from .store import STORE_FORMAT, chunk_files, chunk_path, load_chunk
-from ..record.folder import differences, lock_folder
+from ..record.folder import differences, lock_folder, sweep_halves
 
 # %% ../../nbs/lib/prep/job.ipynb #a91d6fca
 def _silent(line: str):
@@ -345,8 +345,7 @@ def tidy(
 ):
     "Remove the work folder, and temporary files of writes that were killed"
     for name in ("manifest.json", ".progress.json", "contaminated.jsonl", "tokenizer.json"):
-        for p in Path(out).glob(f".{name}.????????"):
-            p.unlink()
+        sweep_halves(Path(out, name))
     shutil.rmtree(folder, ignore_errors=True)
 
 # %% ../../nbs/lib/prep/job.ipynb #27bee0bb

@@ -14,7 +14,7 @@ from typing import Any
 from ..core import GpubError
 from ..data.network import retrying
 from ..data.shards import verify_shards
-from ..data.transfer import mirror_shards, unpack
+from ..data.transfer import MirrorBehind, mirror_shards, unpack
 from .config import PrepConfig, load_recipe
 from ..files import shipped
 from ..host import usable_cores
@@ -52,13 +52,17 @@ def obtain_shards(
     gives them back to a machine that has none"""
     to = Path(to)
     recipe = source if isinstance(source, PrepConfig) else None
-    if (to / "manifest.json").is_file():
-        manifest = verify_shards(to)
-        if recipe and recipe.mirror:
-            mirror_shards(to, recipe.mirror, log)
-        return to, manifest
-    if recipe:
-        return to, prepare(recipe, to, workers=workers or usable_cores(), log=log)
+    try:
+        if (to / "manifest.json").is_file():
+            manifest = verify_shards(to)
+            if recipe and recipe.mirror:
+                mirror_shards(to, recipe.mirror, log)
+            return to, manifest
+        if recipe:
+            return to, prepare(recipe, to, workers=workers or usable_cores(), log=log)
+    except MirrorBehind as e:  # a training needs the shards, not their copy
+        log(str(e))
+        return to, verify_shards(to)
     if Path(source).is_dir():
         return Path(source), verify_shards(source)
     return to, fetch_packed(source, to, log)
