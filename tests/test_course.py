@@ -342,7 +342,7 @@ def test_a_guess_that_is_answered_at_once_is_found(tmp_path):
     assert page(ask, frame, prose("Now look."), code("print(4)")) == said
 
 
-NOTE_WITHOUT_TEXT = "training on the built-in plays"
+NOTE_WITHOUT_TEXT = "the built-in plays stand in for Shakespeare"
 
 
 def read_other_texts(root):
