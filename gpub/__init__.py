@@ -82,10 +82,21 @@ __all__ = [  # noqa: F822, they come from `__getattr__`
 ]
 
 
+_TUNE = "gpub.train(init='runs/shakespeare', data='mydata.txt')"
+_MEANT = {  # a name that is no name here: what to call
+    "export": "gpub.export_run('runs/shakespeare', 'FOLDER')",
+    "finetune": _TUNE,
+    "fine_tune": _TUNE,
+    "resume": "gpub.train('runs/shakespeare')",
+    "sample": "gpub.generate('runs/shakespeare', 'ROMEO:')",
+}
+
+
 def __getattr__(name: str):
     "Import what is asked for, and keep it"
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = f": {_MEANT[name]}" if name in _MEANT else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     module, _, own_name = _HOME[name].partition(":")
     found = getattr(importlib.import_module(f"{__name__}.{module}"), own_name or name)
     globals()[name] = found

@@ -397,6 +397,10 @@ def test_options_of_the_server_reach_the_client(talker):
         assert reply.status_code == 200 and int(reply.headers["x-dropped-messages"]) > 0
         streamed = web.post(path, json=asked | dict(stream=True))
         assert streamed.headers["x-dropped-messages"] == reply.headers["x-dropped-messages"]
+        unnamed = web.post(path, json=dict(messages=messages, max_tokens=4))
+        assert unnamed.json()["model"] == served.name, "there is one: it need not be named"
+        nowhere = web.get("/generate")
+        assert nowhere.status_code == 404 and "/v1/models" in nowhere.json()["error"]["message"]
         refused = web.post(path, json=asked | dict(truncation="disabled"))
         assert refused.json()["error"]["code"] == "context_length_exceeded"
         for origin, allowed in (("https://me.example", True), ("https://evil.example", False)):

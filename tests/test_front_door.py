@@ -560,6 +560,9 @@ def test_names_of_the_front_door(root):
     assert not rooms & set(gpub.__all__) and set(gpub.__all__) <= set(dir(gpub))
     with pytest.raises(AttributeError, match="no attribute 'teapot'"):
         gpub.teapot
+    for name, call in dict(sample="gpub.generate", finetune="gpub.train").items():
+        with pytest.raises(AttributeError, match=call):
+            getattr(gpub, name)
     with pytest.raises(ImportError):
         from gpub import teapot  # noqa: F401
 
@@ -580,9 +583,14 @@ assert gpub.generate(run.model, run.tokenizer, "to be", 9, temperature=0).starts
 assert abs(gpub.evaluate("runs/mydata")["val_loss"] - run.log[-1]["val_loss"]) < 1e-3
 assert gpub.evaluate(run.model, run.tokenizer.encode("to be or not"), 8) > 0
 assert gpub.train("runs/mydata").step == gpub.load("runs/mydata").step == 4
-assert gpub.plan("gpt2-134m", "A100-40").tokens > 1e9
+plan = gpub.plan("gpt2-134m", "A100-40")
+assert plan.tokens > 1e9 and "micro-batch" in str(plan) and "PlanRow" not in str(plan)
 for call, hint in (
     (lambda: gpub.plan("gpt2-134m"), "A100-40"),
+    (lambda: gpub.plan(), "gpub.plan('gpt2-134m', 'A100-40')"),
+    (lambda: gpub.GPT(), "GPT(GPTConfig("),
+    (lambda: gpub.Trainer(), "gpub.train('shakespeare')"),
+    (lambda: gpub.train("mydata.txt", **tiny | dict(lr=0.5)), "such as out='runs/mydata-2'"),
     (lambda: gpub.train("mydta.txt"), "did you mean mydata.txt?"),
     (lambda: gpub.train("shakespeare", widht=3), "no setting 'widht'"),
     (lambda: gpub.generate("runs/mydta", "to"), "did you mean runs/mydata?"),

@@ -138,6 +138,9 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "import gpt2 runs/gpt2": "openai-community/gpt2",
     "prep": "gpub prep --source mine=mydata.txt --out shards",
     "eval runs/plays arc_easy": "gpub eval RUN --tasks arc_easy",
+    "report runs/plays": "gpub show RUN, or open report.html",
+    "sample runs/plays --n 30": "here it is --tokens",
+    "plan runs/plays --gpu T4": "gpub train --init runs/plays --extend STEPS",
     "compare runs/plays runs/plays --out mydata.txt": "was not written by this command",
 }
 
@@ -191,6 +194,22 @@ def test_a_plan_knows_the_tokens_of_its_preset(capsys):
         cli.main(["plan", "shakespeare", "--gpu", "T4", *more], standalone_mode=False)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and "T4" in said[0]
+
+
+def test_prep_of_a_short_text_says_that_nothing_was_held_out(runs):
+    lines = [f"Line {i}: to be or not to be, that is the question of {7 * i}." for i in range(400)]
+    (runs / "mydata.txt").write_text("\n".join(lines))
+    typed = ["prep", "--source", "mine=mydata.txt", "--vocab", "300", "--workers", "1"]
+    said = output_of(*typed, "--out", "shards")
+    assert "too few to train with shards" in said and "next:" not in said
+    said = output_of(*typed, "--out", "half", "--val", "0.5")
+    assert "next: gpub train shakespeare --data half\n" in said
+
+
+def test_a_model_of_characters_is_not_sent_to_gguf(runs, capsys, monkeypatch):
+    (runs / "runs/plays/tokenizer.json").write_text('{"type": "char", "chars": " abc"}')
+    said = answer(["export", "runs/plays", "plays.gguf"], capsys, monkeypatch)
+    assert "gpub export runs/plays plays writes a folder" in said and "--gguf" not in said
 
 
 TINY = "--steps 2 --set d_model=16 --set n_layers=1 --set context_length=16 --set batch_tokens=64"

@@ -629,7 +629,7 @@ def test_a_gap_is_paid_for_only_while_the_machine_stayed_on(boots, seconds_off, 
         assert book.usd() == pytest.approx((1800 + paid + 60) * 1.49 / 3600)
     append_row(tmp_path / "log.jsonl", dict(step=1, tokens=1, loss=1.0))
     notes = " ".join(bill(tmp_path)["notes"])
-    assert f"pause 1: nothing trained for {seconds_off / 3600:.1f} h before step 1" in notes
+    assert f"pause 1: nothing trained for {seconds_off / 3600:.1f} h after step 0" in notes
     assert (f"gpub bill {tmp_path} --count 1=HOURS" in notes) == (paid == 0)
     assert (f"gpub bill {tmp_path} --strike 1" in notes) == (paid > 0)
 

@@ -278,7 +278,7 @@ def test_a_weekend_with_the_pod_switched_off(pod, stories):
     paid = bill(machine.run)["usd"]
     machine.is_off(60)
     printed, minutes = machine.goes_on(machine.line(), 59_700)
-    gap = said(printed, "60.0 h before step", machine)
+    gap = said(printed, "60.0 h after step", machine)
     assert "is not in the bill" in gap and "grind is done (step 60,000)" in printed
     assert bill(machine.run)["usd"] - paid < 2
     event = "a weekend with the pod switched off"

@@ -391,7 +391,7 @@ def test_a_gap_is_struck_out_and_the_bill_says_so_for_ever(tmp_path):
         shown = CliRunner().invoke(bill_command, [str(tmp_path), "--strike", "1"]).output
         assert (
             "$2.00" in shown
-            and "nothing trained for 2.0 h before step 1; taken out of the bill by hand" in shown
+            and "nothing trained for 2.0 h after step 0; taken out of the bill by hand" in shown
         )
     shown = CliRunner().invoke(bill_command, [str(tmp_path), "--count", "1=0.5"]).output
     assert "0.5 h, $0.50 put into the bill by hand" in shown and "$2.50" in shown

@@ -35,6 +35,7 @@ COMMANDS_MEANT = {  # what to type here: what it is called elsewhere
     "gpub prep --source NAME=FILES --out SHARDS": "tokenize prepare preprocess datasets",
     "gpub ls": "list runs ps status models",
     "gpub show RUN": "info describe inspect log logs tail summary cat",
+    "gpub show RUN, or open report.html in its folder": "report",
     "gpub show RUN --yaml": "config settings",
     "gpub compare RUN, or open its report.html": "plot curve loss graph watch tensorboard",
     "gpub bill RUN": "cost",
@@ -46,7 +47,7 @@ COMMANDS_MEANT = {  # what to type here: what it is called elsewhere
     "pip install, as README.md says": "install update upgrade",
 }
 OPTIONS_MEANT = {  # an option, a setting or a sentence: what it is called elsewhere
-    "--tokens": "--max-length --length --max-tokens --max-new-tokens --num-tokens",
+    "--tokens": "--max-length --length --max-tokens --max-new-tokens --num-tokens --n",
     "--longest": "--max-length --length --max-tokens --max-new-tokens --num-tokens --tokens",
     "--set context_length=TOKENS": "--max-length --length --seq-len --max-seq-len --context",
     "--set batch_tokens=TOKENS": "--batch-size --batch",

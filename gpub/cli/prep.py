@@ -218,10 +218,32 @@ def prep_command(
 
     cfg = _config(recipe, sources, min_chars, asked)
     prepare(cfg, out, workers, _cluster(executor, workers, options), click.echo)
-    click.echo(f"next: gpub train PRESET --data {out}")
+    click.echo(_next_line(out, cfg.val))
     if packed:
         a, b = compress(out, f"{out}-zst")
         click.echo(f"{out}-zst: {a:,} bytes to {b:,} ({b / max(a, 1):.0%})")
+
+
+def _next_line(
+    out: str,  # a folder of shards that is complete
+    share: float,  # of the tokens that were to be held out
+) -> str:
+    "What to type next: to train, where enough was held out to judge a model by"
+    from gpub.data.shards import read_manifest
+    from gpub.model.architectures import config_of
+
+    line = f"gpub train shakespeare --data {out}"
+    manifest = read_manifest(out)
+    held_out = sum(mixed["val"]["tokens"] for mixed in manifest["mix"].values())
+    if held_out > config_of("shakespeare").context_length:
+        return f"next: {line}"
+    documents = sum(counts["kept"] for counts in manifest["counts"].values())
+    return (
+        f"note: {held_out:,} tokens are held out for validation, too few to train with {out}: "
+        f"whole documents are held out, there are {documents:,}, and --val is {share:g}. Type the "
+        "same with a larger --val, such as 0.5 for a short text, and another --out; "
+        "gpub train FILE needs no shards"
+    )
 
 
 def _unpacked(folder: str) -> str:

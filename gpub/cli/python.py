@@ -6,6 +6,7 @@
 __all__ = ['train_by_name', 'generate_by_name', 'evaluate_by_name', 'plan_by_name']
 
 # %% ../../nbs/lib/cli/python.ipynb #5f3a0003
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,30 @@ from ..train.presets import COMMON_NAMES, find_preset
 from ..train.trainer import Trainer
 
 # %% ../../nbs/lib/cli/python.ipynb #5f3a0005
+_IN_PYTHON = {  # an option in a message: what a call takes instead
+    r"--out ([\w./-]+)": r"out='\1'",
+    r"--(out|data|init)\b": r"\1=",
+    r"--set (\w+)=": r"\1=",
+}
+
+
 def train_by_name(
     preset: str | Path | None = None,  # a preset, a text, or a run that goes on
     out: str | Path | None = None,  # the run folder; default: as gpub train has it
     **named: Any,  # fields of `RunOptions`, such as data, and settings, such as steps and lr
 ) -> Run:  # open, ready to generate
     "Train, or go on where the same call stopped; raises `GpubError` as `Trainer` does"
+    try:
+        return _train(preset, out, named)
+    except GpubError as error:
+        message = str(error)
+        for typed, called in _IN_PYTHON.items():
+            message = re.sub(typed, called, message)
+        error.args = (message,)
+        raise
+
+
+def _train(preset: str | Path | None, out: str | Path | None, named: dict[str, Any]) -> Run:
     if preset and Path(preset, "config.json").is_file():
         trainer = Trainer(options_to_resume(preset, **named))
         return load(trainer.go())
@@ -88,7 +107,7 @@ def evaluate_by_name(
 
 
 def plan_by_name(
-    model: str | Any,  # a preset or a config
+    model: str | Any = "gpt2-134m",  # a preset or a config
     gpu: Any = None,  # a name
     tokens: str | float | None = None,  # 300M, 2.8B or a number; default: as the preset reads
     **named: Any,  # others of `plan`

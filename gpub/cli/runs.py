@@ -149,7 +149,7 @@ def compare_command(runs: tuple[str, ...], out: str, over: str):
     click.echo(f"\n{differing}" if differing.rows else "\nthe same settings")
     for name, text in last_texts(runs):
         echo_text(f"\n--- {name}\n{text}")
-    click.echo(f"\nwritten to {_curves(runs, over, out)}")
+    click.echo(f"\nwritten to {_curves(runs, over, out).absolute()}")
 
 
 def _curves(runs: tuple[str, ...], over: str, out: str) -> Path:

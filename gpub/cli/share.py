@@ -66,9 +66,14 @@ def export_command(
         click.echo(text, err=True)
 
     if Path(folder).suffix.lower() == ".gguf":
+        line = f"gpub export {run} {Path(folder).with_suffix('')}"
+        if _reads_characters(run):
+            raise click.UsageError(
+                f"a GGUF file holds byte pairs, and {run} reads characters: {line} writes a folder "
+                "for transformers"
+            )
         raise click.UsageError(
-            f"{folder} would be a folder: gpub export {run} {Path(folder).with_suffix('')} --gguf "
-            "writes model.gguf into it"
+            f"{folder} would be a folder: {line} --gguf writes model.gguf into it"
         )
     numbers = gguf_type if gguf else None
     options = dict(gguf=numbers, log=warn, dtype=dtype, license=license)
@@ -77,6 +82,16 @@ def export_command(
         f"next: gpub push {folder} OWNER/NAME, or in Python: "
         f"transformers.AutoModelForCausalLM.from_pretrained({folder!r})"
     )
+
+
+def _reads_characters(run: str) -> bool:
+    "Whether a run learned from characters, if its tokenizer is there"
+    from gpub.data.char import CharTokenizer
+    from gpub.data.tokenizer_file import load_tokenizer
+
+    if not Path(run, "tokenizer.json").is_file():
+        return False
+    return isinstance(load_tokenizer(run), CharTokenizer)
 
 
 @click.command("import", cls=TorchCommand)

@@ -324,8 +324,16 @@ class Decoder(nn.Module, ABC):
 class GPT(Decoder):
     "GPT-2: learned positions, LayerNorm, one MLP per block"
 
-    def __init__(self, cfg: GPTConfig, attention: AttentionFunction = fused_attention):
+    def __init__(
+        self, cfg: GPTConfig | None = None, attention: AttentionFunction = fused_attention
+    ):
         super().__init__()
+        if cfg is None:
+            raise GpubError(
+                "a model needs its shape: GPT(GPTConfig(vocab_size=65, context_length=64, "
+                "d_model=64, n_layers=2, n_heads=2)); one that has learned: "
+                "gpub.load('runs/shakespeare').model"
+            )
         self.cfg = cfg
         self.tok = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.pos = nn.Embedding(cfg.context_length, cfg.d_model)

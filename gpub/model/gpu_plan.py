@@ -197,6 +197,10 @@ class GpuPlan:
         "The modes under which the model fits"
         return [row for row in self.rows if row.fits]
 
+    def __str__(self) -> str:
+        "Return the table that `gpub plan` prints"
+        return plan_table(self)
+
 
 def plan(
     model: str | Config,  # a preset or a config

@@ -351,12 +351,14 @@ def gaps(
 def gap_text(
     gap: Gap,
     run_dir: Path | str,  # its run folder
-) -> str:  # empty for less than a minute that nobody settled
+) -> str:  # empty for less than a minute, or for hours without a price, that nobody settled
     "Say in a line whether a gap is in the bill, and how to change that"
-    if gap.seconds < 60 and gap.settled is None:
+    free = gap.seconds < 60 or not gap.usd_per_hour
+    if free and gap.settled is None:
         return ""
     hours = gap.seconds / 3600
-    line = f"pause {gap.number}: nothing trained for {hours:.1f} h before step {gap.step + 1:,}"
+    long = f"{hours:.1f} h" if hours >= 0.1 else f"{gap.seconds / 60:.0f} min"
+    line = f"pause {gap.number}: nothing trained for {long} after step {gap.step:,}"
     whole = gap.seconds * gap.usd_per_hour / 3600
     day = time.strftime("%Y-%m-%d", time.gmtime(gap.settled or 0))
     if gap.settled and not gap.paid:

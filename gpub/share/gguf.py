@@ -123,8 +123,8 @@ def write_gguf(
     if isinstance(tok, (CharTokenizer, IdTokenizer, SentencePieceTokenizer)):
         kinds = {CharTokenizer: "characters", IdTokenizer: "ids alone"}
         raise GpubError(
-            f"llama.cpp would stop at the first text: a GGUF file of gpub holds byte pairs, this "
-            f"model reads {kinds.get(type(tok), 'SentencePiece')}: export without --gguf"
+            f"a GGUF file of gpub holds byte pairs, and this model reads "
+            f"{kinds.get(type(tok), 'SentencePiece')}: export without --gguf"
         )
     if architecture.hugging_face.biases and not cfg.bias:
         raise GpubError(

@@ -179,7 +179,7 @@ class TextBody(BaseModel, ABC):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    model: str  # one of /v1/models
+    model: str = ""  # one of /v1/models; empty: the one that is served
     stream: bool = False  # the answer as it comes
     stream_options: dict = {}  # include_usage: the counts in a last event
     temperature: float = Field(1.0, ge=0, le=2)  # 0: always the likeliest token
@@ -615,8 +615,7 @@ def explain_errors(
     if error["type"] == "json_invalid":
         return ApiError(f"the body is no JSON: {error['ctx']['error']} at character {where}")
     if error["type"] == "missing":
-        known = "; /v1/models has its name" if where == "model" else ""
-        return ApiError(f"{where or 'the body'} is missing{known}")
+        return ApiError(f"{where or 'the body'} is missing")
     if error["type"] == "extra_forbidden":
         why = "is not served here: leave it out"
     message = f"{where or 'the body'}: {why}, got {reprlib.repr(error['input'])}"
@@ -652,6 +651,12 @@ def _answer_refusals(app: "FastAPI") -> None:
     @app.exception_handler(RequestValidationError)
     async def refuse_body(request: Request, error: RequestValidationError) -> JSONResponse:
         return await refuse(request, explain_errors(error.errors()))
+
+    @app.exception_handler(404)
+    async def refuse_path(request: Request, error: Exception) -> JSONResponse:
+        there = ", ".join(sorted(route.path for route in app.router.routes))
+        message = f"There is no {request.url.path[:80]!r} here; there are {there}"
+        return await refuse(request, ApiError(message, 404, "not_found"))
 
 
 # tokens of an answer that the page asks for at first
@@ -695,6 +700,7 @@ def api_app(
     async def answer(request: Request, body: TextBody) -> Any:
         # a long prompt takes a while to encode: in a thread of its own it holds up nobody's stream
         headers = {}
+        body = body.model_copy(update=dict(model=body.model or served.name))
         if isinstance(body, ChatBody) and (body.truncation or cfg.truncation) == "auto":
             body, dropped = await run_in_threadpool(cut_history, served, body)
             headers["x-dropped-messages"] = str(dropped)

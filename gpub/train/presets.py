@@ -146,6 +146,11 @@ def find_preset(
     "Find a preset by name; raises `GpubError` with the list, nearest first"
     if name in PRESETS:
         return PRESETS[name]
+    if Path(name, "config.json").is_file():
+        raise GpubError(
+            f"{name} is a run, not a preset: gpub show {name} and gpub bill {name} tell of it; "
+            f"gpub train --init {name} --extend STEPS trains on"
+        )
     if Path(name).exists():
         raise GpubError(
             f"{name} is a file or folder, not a preset; to train on it: "

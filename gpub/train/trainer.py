@@ -289,9 +289,12 @@ class Trainer(TrainingRun[Pretraining]):
     """A preset being trained in a folder; `go` does it, and the same call goes on after an
     interruption"""
 
-    def __init__(self, options: RunOptions):
+    def __init__(self, options: RunOptions | None = None):
         if not isinstance(options, RunOptions):
-            raise GpubError(f"Trainer takes options, not {options!r}: Trainer(RunOptions(...))")
+            raise GpubError(
+                f"Trainer takes options, not {options!r}: Trainer(RunOptions('shakespeare')), of "
+                "gpub.train.options; shorter: gpub.train('shakespeare')"
+            )
         out = _run_folder(options)
         command = options.command or f"gpub resume {out}"
         super().__init__(options, out, command, partial(read_pretraining, options, out))
