@@ -173,7 +173,7 @@ class PodRun:
         self.options = options
         self.log = options.log or print
         self.progress = SimpleNamespace(shown=False)
-        self.stop = Event()
+        self.stop_requested = Event()
         self.milestone_steps = {m for p in plan.pretraining for m in p.milestones}
         self.stride = 10 if phase.until <= 1000 else 50
         self.state = SimpleNamespace(row=None, step=0)
@@ -237,10 +237,10 @@ class PodRun:
                 happens(self)
             self._record(n)
             step = SimpleNamespace(n=n)
-            if n % self.plan.save_every == 0 or n == self.cfg.steps or self.stop.is_set():
+            if n % self.plan.save_every == 0 or n == self.cfg.steps or self.stop_requested.is_set():
                 self.save(step)
             self.ledger.mark_step(n)
-            if self.stop.is_set() and n < self.cfg.steps:
+            if self.stop_requested.is_set() and n < self.cfg.steps:
                 raise Interrupted(f"stopped at step {n}, saved in {self.out}")
             self.ledger.switch("idle")
             yield step

@@ -69,7 +69,7 @@ class FakeRun:
         self.beside = Overheads().seconds(plan, phase, end, self.tok_s)
         self.ledger = FakeLedger(machine.usd_per_hour, Overheads().setup)
         self.ledger.seconds["compile"] = Overheads().compile
-        self.stop, self.milestone_steps = threading.Event(), set()
+        self.stop_requested, self.milestone_steps = threading.Event(), set()
         self.world = SimpleNamespace(size=1, main=True, on_main=lambda f: f())
         self.state = SimpleNamespace(row=None, step=self.start)
         self.task = self
@@ -90,7 +90,7 @@ class FakeRun:
             self.state.step = n
             self.state.row = dict(step=n, tok_s=self.tok_s)
             yield SimpleNamespace(n=n)
-            if self.stop.is_set():
+            if self.stop_requested.is_set():
                 return
 
 
