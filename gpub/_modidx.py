@@ -4797,6 +4797,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                 'gpub.tune.grpo.AnswerBatch.shape': ('lib/tune/grpo.html#answerbatch.shape', 'gpub/tune/grpo.py'),
                                 'gpub.tune.grpo.AnswerBatch.split': ('lib/tune/grpo.html#answerbatch.split', 'gpub/tune/grpo.py'),
                                 'gpub.tune.grpo.GrpoConfig': ('lib/tune/grpo.html#grpoconfig', 'gpub/tune/grpo.py'),
+                                'gpub.tune.grpo.GrpoConfig.__post_init__': ( 'lib/tune/grpo.html#grpoconfig.__post_init__',
+                                                                             'gpub/tune/grpo.py'),
                                 'gpub.tune.grpo.GrpoObjective': ('lib/tune/grpo.html#grpoobjective', 'gpub/tune/grpo.py'),
                                 'gpub.tune.grpo.GrpoObjective.__init__': ('lib/tune/grpo.html#grpoobjective.__init__', 'gpub/tune/grpo.py'),
                                 'gpub.tune.grpo.GrpoObjective._metrics': ('lib/tune/grpo.html#grpoobjective._metrics', 'gpub/tune/grpo.py'),

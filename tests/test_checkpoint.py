@@ -1209,6 +1209,13 @@ def test_who_asks_for_every_byte_gets_every_byte_read(tmp_path):
     refuses("has checksum", verify_checkpoint, folder, use_cache=False)
 
 
+def test_a_damaged_step_that_was_asked_for_names_the_others(tmp_path):
+    save(tmp_path, 3)
+    damage("truncated", save(tmp_path, 4))
+    line = refuses("other steps of", load_checkpoint, tmp_path, 4, log=lambda line: None)
+    assert "[3]" in line and "start again" not in line
+
+
 def test_a_step_that_is_damaged_is_found_under_its_other_name(tmp_path):
     folder = save(tmp_path, 1)
     shutil.copytree(folder, folder.with_name(folder.name + ".old"))

@@ -555,6 +555,19 @@ def test_gradients_that_a_caller_left_are_not_learned_from():
     assert torch.equal(first_norm(True), first_norm(False))
 
 
+def test_a_caller_that_measures_between_steps_does_not_change_the_training():
+    def modes(measure):
+        model = tiny()
+        seen = []
+        model.register_forward_pre_hook(lambda model, _: seen.append(model.training))
+        for _ in train_next_token(model, lambda step, t: Batch(*batch()), CFG):
+            if measure:
+                model.eval()
+        return seen
+
+    assert set(modes(True)) == {True} and modes(True) == modes(False)
+
+
 def test_two_iterators_do_not_make_one_step_twice(text, tmp_path):
     settings = dict(steps=4, d_model=16, n_layers=1, n_heads=2, context_length=16, batch_tokens=64)
     options = RunOptions("shakespeare-short", tmp_path / "run", text, settings, "cpu")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from contracts import refuses
 from torch.nn import functional as F
 
 from gpub.chat.conversations import (
@@ -539,12 +540,18 @@ def sums_world(n=64, step=0):
     return tok, prompts, right
 
 
+@pytest.mark.parametrize("half", [dict(penalty="k3"), dict(beta=5.0)])
+def test_half_a_penalty_is_refused(half):
+    refuses("is no penalty: give a kind", GrpoConfig, **half)
+
+
 def grpo_on_sums(model, **how):
     def ask(step):
         _, prompts, right = sums_world(8, step)
         return Questions(prompts, lambda n, a: float((a == right[n][: len(a)]).mean()))
 
-    cfg = GrpoConfig(questions_per_step=8, group=4, longest=5, beta=0.3, **how)
+    beta = 0.3 if how else 0.0
+    cfg = GrpoConfig(questions_per_step=8, group=4, longest=5, beta=beta, **how)
     reference = small_model("llama", sums_tokenizer().vocab_size, seed=1)
     end = chat_marks(sums_tokenizer()).end
     return GrpoObjective(model, ask, end, cfg, reference if how else None)

@@ -3,7 +3,6 @@ known"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,9 +117,14 @@ def measure_ends(
     "Train with each penalty from each student, and write what was possible and what was reached"
     use_threads(1)
     world = SumsWorld(folder, recipe)
-    cfg = GrpoConfig(questions_per_step=questions, group=8, longest=5, beta=beta)
+    lengths = dict(questions_per_step=questions, group=8, longest=5)
     rows = [
-        _measure_end(world, replace(cfg, penalty=penalty, seed=seed), steps, exact_steps)
+        _measure_end(
+            world,
+            GrpoConfig(**lengths, penalty=penalty, beta=beta, seed=seed),
+            steps,
+            exact_steps,
+        )
         for seed in seeds
         for penalty in _PENALTIES
     ]

@@ -124,7 +124,12 @@ class AttentionContext(Protocol):
 class Attention(nn.Module):
     "Heads that each look back over the sequence in their own way, mixed by one last linear layer"
 
-    def __init__(self, cfg: GPTConfig, attention: AttentionFunction = fused_attention):
+    def __init__(
+        self,
+        cfg: GPTConfig,
+        # exact and causal: a context, such as a KV cache, brings its own in its place
+        attention: AttentionFunction = fused_attention,
+    ):
         super().__init__()
         self.n_heads = cfg.n_heads
         self.attention = attention
@@ -324,16 +329,8 @@ class Decoder(nn.Module, ABC):
 class GPT(Decoder):
     "GPT-2: learned positions, LayerNorm, one MLP per block"
 
-    def __init__(
-        self, cfg: GPTConfig | None = None, attention: AttentionFunction = fused_attention
-    ):
+    def __init__(self, cfg: GPTConfig, attention: AttentionFunction = fused_attention):
         super().__init__()
-        if cfg is None:
-            raise GpubError(
-                "a model needs its shape: GPT(GPTConfig(vocab_size=65, context_length=64, "
-                "d_model=64, n_layers=2, n_heads=2)); one that has learned: "
-                "gpub.load('runs/shakespeare').model"
-            )
         self.cfg = cfg
         self.tok = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.pos = nn.Embedding(cfg.context_length, cfg.d_model)

@@ -213,6 +213,9 @@ def _first_whole(
             return None
         if not folders:
             newest = next(iter(damaged.values()))
+            if step is not None:
+                others = [step_of(p) for p in checkpoints(run_dir) if step_of(p) != step]
+                raise Damaged(f"{newest}; other steps of {run_dir}: {others or 'none'}")
             raise Damaged(
                 f"{run_dir}: none of its {len(damaged)} checkpoints is whole (newest: {newest}); "
                 "restore one, or start again in another folder"

@@ -250,9 +250,9 @@ def train(
     params = _optimizer_parameters(model, opts)
     first_bad_step = torch.zeros((), dtype=torch.int64, device=device)  # 0: none so far
     longer_from = {math.ceil(share * cfg.steps) for share, _ in cfg.stages}
-    model.train()
     model.zero_grad(set_to_none=True)  # of what a caller computed before
     for step in range(start, cfg.steps):
+        model.train()  # whoever takes the steps may have measured meanwhile
         # longer rows need more memory, as does the first step after a pause
         if step == start or step in longer_from:
             batcher.try_pieces()

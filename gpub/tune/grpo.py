@@ -51,6 +51,14 @@ class GrpoConfig(Config):
     scale_rewards: bool = False
     seed: Annotated[int, Ge(0)] = 0  # of questions and answers
 
+    def __post_init__(self):
+        super().__post_init__()
+        if (self.penalty == "none") != (self.beta == 0):
+            raise GpubError(
+                f"penalty {self.penalty} with beta {self.beta:g} is no penalty: give a kind, such "
+                "as k3, and a beta above 0, or neither"
+            )
+
 
 @dataclass(frozen=True)
 class Questions:
