@@ -532,6 +532,11 @@ def test_unfinished_work_of_odd_types(tmp_path, key, odd):
     refuses(r"\.progress\.json.*damaged", fill, tmp_path)
 
 
+def test_wrong_tokenizer_is_refused(folder):
+    CharTokenizer("ab").save(folder)
+    refuses(f"expected tokenizer {TOK.fingerprint}.*mean other words", verify_shards, folder)
+
+
 def trace(batches, step):
     "Where the rows of a step lie"
     tokens = batches.plan.batch * batches.plan.context_length
