@@ -215,7 +215,7 @@ KNOWN_BY_HEART = 30  # times that a run may read a text before a word is said
 
 
 def train_and_tell(
-    trainer: "Trainer",  # of a run that may be new, on its way or finished
+    trainer: Any,  # a `Trainer`, of a run that may be new, on its way or finished
 ):
     "Train to the end; say before it what takes long, and behind it what may be typed next"
     from gpub.record.runs import summarise_run
