@@ -3,13 +3,12 @@
 import hashlib
 import io
 import json
-import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from stand_in import Reply, StandIn
 
 REPO = "some/set"
 CARD = b"---\nconfigs:\n- config_name: default\n  data_files: data/*\n---\n"
@@ -25,28 +24,16 @@ def dataset_files(tables):
     return files
 
 
-class Hub(ThreadingHTTPServer):
+class Hub(StandIn):
     "Answers as the Hub does, notes which files of which commit were read, and can stop at one"
 
-    daemon_threads = True
-
     def __init__(self, commits):
-        super().__init__(("127.0.0.1", 0), Answer)
         self.commits = commits  # commit -> {path: bytes}
         self.branches = {"main": next(iter(commits))}
         self.read = []  # (commit, path) of every file of data that was sent
         self.held = None  # path of a file that is asked for and not sent
         self.reached, self.released = threading.Event(), threading.Event()
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def handle_error(self, request, client_address):
-        "A client that was killed is no error of the server's"
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
+        super().__init__(Answer)
 
     def commit(self, name):
         "The commit that a branch means now, itself for a commit, None for neither"
@@ -54,21 +41,7 @@ class Hub(ThreadingHTTPServer):
         return name if name in self.commits else None
 
 
-class Answer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def reply(self, status, body=b"", **headers):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
+class Answer(Reply):
     def lacking(self, what):
         self.reply(404, b"{}", X_Error_Code=f"{what}NotFound")
 

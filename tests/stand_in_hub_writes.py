@@ -3,60 +3,27 @@
 import base64
 import hashlib
 import json
-import os
-import signal
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from stand_in import Fatal, Reply
 
 REPO = "some/mirror"
 COMMIT = "c" * 40
 
 
-class WritableHub(ThreadingHTTPServer):
-    """Holds the files of a repository; every commit changes all of its files or none. `kill` sends
-    SIGKILL to the client at its nth commit"""
-
-    daemon_threads = True
+class WritableHub(Fatal):
+    "Holds the files of a repository; every commit changes all of its files or none"
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.files = {}
-        self.commits = 0  # since `kill`
-        self.fatal = None  # (number of the commit, process, whether it still happens)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def kill(self, at, process, happens):
-        self.commits, self.fatal = 0, (at, process, happens)
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def handle_error(self, request, client_address):
-        "A client that was killed is no error of the server's"
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
+        super().__init__(Answer)
 
 
-class Answer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
+class Answer(Reply):
     def reply(self, status, body=b"", **headers):
         if not isinstance(body, bytes):
             body = json.dumps(body).encode()
             headers["Content_Type"] = "application/json"
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        super().reply(status, body, **headers)
 
     def do_any(self):
         path = unquote(urlsplit(self.path).path)
@@ -106,22 +73,19 @@ class Answer(BaseHTTPRequestHandler):
         self.reply(200, [row for name in names for row in self.rows(name)])
 
     def commit(self, data):
-        self.server.commits += 1
-        at, process, happens = self.server.fatal or (None, None, None)
-        fatal = self.server.commits == at
-        for line in data.decode().splitlines() if happens or not fatal else ():
+        if not self.change(lambda: self.write(data)):
+            return
+        about = dict(commitUrl=f"{self.server.url}/{REPO}/commit/{COMMIT}", commitOid=COMMIT)
+        self.reply(200, about | dict(hookOutput="", pullRequestUrl=None))
+
+    def write(self, data):
+        for line in data.decode().splitlines():
             entry = json.loads(line)
             value = entry["value"]
             if entry["key"] == "file":
                 self.server.files[value["path"]] = base64.b64decode(value["content"])
             elif entry["key"] == "deletedFile":
                 self.server.files.pop(value["path"])
-        if fatal:
-            os.kill(process, signal.SIGKILL)
-            self.close_connection = True
-            return
-        about = dict(commitUrl=f"{self.server.url}/{REPO}/commit/{COMMIT}", commitOid=COMMIT)
-        self.reply(200, about | dict(hookOutput="", pullRequestUrl=None))
 
     def file(self, name):
         data = self.server.files.get(name)
