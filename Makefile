@@ -27,7 +27,6 @@ help:            ## this list
 
 train: .venv/core.stamp  ## train the 400K Shakespeare model (ARGS="--steps 100 --out runs/short" is passed on)
 	@$(BIN)/gpub train shakespeare $(ARGS)
-	@echo 'next: $(BIN)/gpub sample $(if $(findstring --out,$(ARGS)),RUN,runs/shakespeare) --prompt "ROMEO:"'
 
 test: .venv/dev.stamp    ## each property once: the library's notebooks, then tests/ (about 6 minutes on two cores)
 	@echo '1 of 2: notebooks of the library at reduced scale, two at a time (about 1 minute on two quiet cores)'

@@ -440,7 +440,8 @@ def this_program() -> str:
     "Return what to type for `gpub` here: its path where the shell does not find the name"
     if Path(sys.argv[0]).name == "__main__.py":
         return "python -m gpub"
-    return "gpub" if shutil.which("gpub") else os.path.relpath(sys.argv[0])
+    is_gpub = Path(sys.argv[0]).stem == "gpub"  # else a notebook or a program runs the command
+    return os.path.relpath(sys.argv[0]) if is_gpub and not shutil.which("gpub") else "gpub"
 
 
 def command_began() -> float | None:
