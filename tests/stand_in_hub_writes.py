@@ -3,9 +3,12 @@
 import base64
 import hashlib
 import json
+from contextlib import contextmanager
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from stand_in import Fatal, Reply
+
+from gpub.core import write_atomic
 
 REPO = "some/mirror"
 COMMIT = "c" * 40
@@ -17,6 +20,13 @@ class WritableHub(Fatal):
     def __init__(self):
         super().__init__(Answer)
 
+    def store(self, files):
+        "A commit happens"
+        self.files = files
+
+    def note(self, request):
+        "A request is about to be answered"
+
 
 class Answer(Reply):
     def reply(self, status, body=b"", **headers):
@@ -26,8 +36,21 @@ class Answer(Reply):
         super().reply(status, body, **headers)
 
     def do_any(self):
-        path = unquote(urlsplit(self.path).path)
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            self.server.note(f"{self.command} {self.path}")
+            self.answer(data)
+        except ConnectionError:
+            raise
+        except OSError as error:  # of its own disk
+            self.reply(500, {"error": str(error)})
+
+    def answer(self, data):
+        path = unquote(urlsplit(self.path).path)
+        if path == "/api/validate-yaml":  # of its card
+            return self.reply(200, dict(errors=[], warnings=[]))
+        if path == "/api/repos/create":
+            return self.reply(200, dict(url=f"{self.server.url}/{REPO}", name=REPO))
         api = f"/api/models/{REPO}"
         files = f"/{REPO}/resolve/"
         if path.startswith(files):
@@ -79,13 +102,15 @@ class Answer(Reply):
         self.reply(200, about | dict(hookOutput="", pullRequestUrl=None))
 
     def write(self, data):
+        files = dict(self.server.files)
         for line in data.decode().splitlines():
             entry = json.loads(line)
             value = entry["value"]
             if entry["key"] == "file":
-                self.server.files[value["path"]] = base64.b64decode(value["content"])
+                files[value["path"]] = base64.b64decode(value["content"])
             elif entry["key"] == "deletedFile":
-                self.server.files.pop(value["path"])
+                files.pop(value["path"])
+        self.server.store(files)
 
     def file(self, name):
         data = self.server.files.get(name)
@@ -104,3 +129,41 @@ class Answer(Reply):
 
 def oid(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+class HubOnDisk(WritableHub):
+    """Keeps its repository in a folder, in one file that a commit replaces, and notes each request
+    there: a write that fails in that folder, or ends the process, does so at a request"""
+
+    def __init__(self, folder):
+        self.repository = folder / "repository.json"
+        self.requests = folder / ".requests"
+        super().__init__()
+        if self.repository.is_file():
+            stored = json.loads(self.repository.read_text())
+            self.files = {name: base64.b64decode(data) for name, data in stored.items()}
+
+    def store(self, files):
+        stored = {name: base64.b64encode(files[name]).decode() for name in sorted(files)}
+        write_atomic(self.repository, json.dumps(stored))
+        super().store(files)
+
+    def note(self, request):
+        with open(self.requests, "a") as file:
+            file.write(request + "\n")
+
+
+@contextmanager
+def in_place_of_the_hub(folder):
+    "While this is open, whatever this process sends to the Hub goes into the folder"
+    from huggingface_hub import constants
+
+    before = constants.ENDPOINT, constants.HF_HUB_OFFLINE
+    hub = HubOnDisk(folder)
+    constants.ENDPOINT, constants.HF_HUB_OFFLINE = hub.url, False
+    try:
+        yield hub
+    finally:
+        constants.ENDPOINT, constants.HF_HUB_OFFLINE = before
+        hub.shutdown()
+        hub.server_close()

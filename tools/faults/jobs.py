@@ -12,12 +12,15 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 CLOCKS = {"seconds", "tok_s", "mfu", "usd", "at", "hours", "paid_usd", "run_usd"}
 SIZES = [
@@ -47,6 +50,8 @@ class Job:
     once: bool = False  # when it is done, the same command is refused
     processes: int = 1  # of torch.distributed; a fault is one of the first
     has_checkpoints: bool = False  # a damaged one is passed over for the one before it
+    # what stands beside it while it works, such as a server
+    beside: Callable[[Path], AbstractContextManager] = nullcontext
 
 
 def digest(data: bytes) -> str:
@@ -199,6 +204,22 @@ def packed(folder: Path):
     prepare_prep(folder)
     typed_before(folder, (*PREP, "--compress"))
     shutil.rmtree(folder / "out" / "shards")
+
+
+def exported(folder: Path):
+    "A run in the layout of Hugging Face, to be uploaded"
+    trained(folder)
+    typed_before(folder, ("export", "out/run", "out/model"))
+    shutil.rmtree(folder / "out" / "run")
+
+
+def hub_of(folder: Path) -> AbstractContextManager:
+    "A server in the place of the Hub, whose repository is a file"
+    from stand_in_hub_writes import in_place_of_the_hub
+
+    (folder / "out" / "hub").mkdir(exist_ok=True)
+    os.environ["HF_TOKEN"] = "a token of nobody"
+    return in_place_of_the_hub(folder / "out" / "hub")
 
 
 def trained_llama(folder: Path):
@@ -383,6 +404,15 @@ REGISTERED = [
         "out/run",
         one_file("evals.json"),
         nothing_more,
+    ),
+    Job(
+        "push",
+        ("push", "out/model", "some/mirror"),
+        exported,
+        "out",
+        all_files,
+        nothing_more,
+        beside=hub_of,
     ),
     Job("demo", ("demo", "out/run"), trained, "out/run", one_file("demo.html"), nothing_more),
 ]

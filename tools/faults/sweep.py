@@ -257,7 +257,7 @@ def typed(job: jobs.Job, folder: Path, injector: Injector, fault: Fault | None) 
         others = start_others(job, port)
         join(job, 0, port)
     said, told = io.StringIO(), io.StringIO()
-    with redirect_stdout(told), redirect_stderr(said):
+    with redirect_stdout(told), redirect_stderr(said), job.beside(folder):
         injector.arm(folder / "out", fault)
         code, traced = run_command()
         calls = injector.disarm()
