@@ -26,7 +26,7 @@ from ..train.presets import apply_settings, find_preset
 
 # %% ../../nbs/lib/plans/loss_forecast.ipynb #acd0f8ee
 REACH = 10.0  # how many times beyond its points a law is asked
-LEVEL = 0.9  # share of the possible outcomes inside an interval
+LEVEL = 0.9  # share of the outcomes inside an interval, if the law holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class LossForecast:
     low: float  # lower end of the interval
     middle: float  # the best guess
     high: float  # upper end
-    level: float = LEVEL  # share of the possible outcomes inside
+    level: float = LEVEL  # share of the outcomes inside, if the law holds
 
     def text(self) -> str:
         "Write it as one line"
         return (
-            f"{self.middle:.3f} {self.unit} ({self.low:.3f} to {self.high:.3f} holds "
-            f"{self.level:.0%}), {self.source}: {self.basis}"
+            f"{self.middle:.3f} {self.unit} ({self.low:.3f} to {self.high:.3f}, "
+            f"{self.level:.0%} if the law holds), {self.source}: {self.basis}"
         )
 
 
