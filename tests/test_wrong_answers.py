@@ -877,6 +877,154 @@ def spread(old, new):
     return list(range(new - old, new))
 """,
     ],
+    ("07_forensics", "copied_above_control"): [
+        # no control
+        """
+def copied_above_control(sample, held_out, corpus, least):
+    copied = set()
+    for start in range(len(sample) - least + 1):
+        if sample[start : start + least] in corpus:
+            copied.update(range(start, start + least))
+    return len(copied) / len(sample)
+""",
+        # windows, not letters
+        """
+def copied_above_control(sample, held_out, corpus, least):
+    def share(text):
+        windows = [text[n : n + least] for n in range(len(text) - least + 1)]
+        return sum(window in corpus for window in windows) / max(1, len(windows))
+
+    return share(sample) - share(held_out)
+""",
+        # overlapping passages count a letter again and again
+        """
+def copied_above_control(sample, held_out, corpus, least):
+    def share(text):
+        starts = range(len(text) - least + 1)
+        return least * sum(text[n : n + least] in corpus for n in starts) / len(text)
+
+    return share(sample) - share(held_out)
+""",
+    ],
+    ("a_reward_at_school", "blind_guess"): [
+        # looks at the exam
+        """
+def blind_guess(lessons, exam):
+    answer = max(set(exam), key=exam.count)
+    share = exam.count(answer) / len(exam)
+    return answer, share, math.sqrt(share * (1 - share) / len(exam))
+""",
+        # the share of the lessons
+        """
+def blind_guess(lessons, exam):
+    answer = max(set(lessons), key=lessons.count)
+    share = lessons.count(answer) / len(lessons)
+    return answer, share, math.sqrt(share * (1 - share) / len(lessons))
+""",
+        # the spread of one question
+        """
+def blind_guess(lessons, exam):
+    answer = max(set(lessons), key=lessons.count)
+    share = exam.count(answer) / len(exam)
+    return answer, share, math.sqrt(share * (1 - share))
+""",
+    ],
+    ("a_reward_at_school", "questions_of"): [
+        # dice that remember what was asked before
+        """
+def questions_of(step, size, n, seed):
+    return np.random.randint(0, n, size).tolist()
+""",
+        # a sum: seed and step can be exchanged
+        """
+def questions_of(step, size, n, seed):
+    return np.random.default_rng(seed + step).integers(0, n, size).tolist()
+""",
+        # every step asks the same
+        """
+def questions_of(step, size, n, seed):
+    return np.random.default_rng(seed).integers(0, n, size).tolist()
+""",
+    ],
+    ("benchmarks_that_can_fall", "likeliest"): [
+        # the likeliest as a whole: short answers win
+        """
+def likeliest(logprobs, texts):
+    return max(range(len(texts)), key=lambda n: logprobs[n])
+""",
+        # the least likely per character
+        """
+def likeliest(logprobs, texts):
+    return min(range(len(texts)), key=lambda n: logprobs[n] / len(texts[n]))
+""",
+        # multiplied
+        """
+def likeliest(logprobs, texts):
+    return max(range(len(texts)), key=lambda n: logprobs[n] * len(texts[n]))
+""",
+    ],
+    ("benchmarks_that_can_fall", "is_chance"): [
+        # four answers everywhere
+        """
+def is_chance(right, choices):
+    error = (0.25 * 0.75 / len(right)) ** 0.5
+    return abs(sum(right) / len(right) - 0.25) <= 2 * error
+""",
+        # only above
+        """
+def is_chance(right, choices):
+    p = [1 / n for n in choices]
+    error = sum(x * (1 - x) for x in p) ** 0.5 / len(p)
+    return sum(right) / len(right) - sum(p) / len(p) <= 2 * error
+""",
+        # one standard error
+        """
+def is_chance(right, choices):
+    p = [1 / n for n in choices]
+    error = sum(x * (1 - x) for x in p) ** 0.5 / len(p)
+    return abs(sum(right) / len(right) - sum(p) / len(p)) <= error
+""",
+    ],
+    ("what_dpo_lacks", "endless_loss"): [
+        # the favourite's verdict alone
+        """
+def endless_loss(now_a, now_b, then_a, then_b, p, beta):
+    margin = beta * ((now_a - then_a) - (now_b - then_b))
+    return p * math.log(1 + math.exp(-margin))
+""",
+        # one verdict, by majority
+        """
+def endless_loss(now_a, now_b, then_a, then_b, p, beta):
+    margin = beta * ((now_a - then_a) - (now_b - then_b))
+    return math.log(1 + math.exp(-margin if p >= 0.5 else margin))
+""",
+        # without the reference
+        """
+def endless_loss(now_a, now_b, then_a, then_b, p, beta):
+    margin = beta * (now_a - now_b)
+    return p * math.log(1 + math.exp(-margin)) + (1 - p) * math.log(1 + math.exp(margin))
+""",
+    ],
+    ("what_dpo_lacks", "split_gap"): [
+        # weighed by what the closed form gives
+        """
+def split_gap(right, known, wanted, wanted_known):
+    among = wanted_known * (wanted / wanted_known - right / known)
+    return among, wanted - right - among
+""",
+        # not weighed
+        """
+def split_gap(right, known, wanted, wanted_known):
+    among = wanted / wanted_known - right / known
+    return among, wanted - right - among
+""",
+        # the two parts exchanged
+        """
+def split_gap(right, known, wanted, wanted_known):
+    among = known * (wanted / wanted_known - right / known)
+    return wanted - right - among, among
+""",
+    ],
     ("which_method", "clip_share"): [
         # whatever is far from 1, in both directions
         """
