@@ -150,6 +150,27 @@ WRONG = {
                 return next((n for n in range(1, 65)
                              if scale_out(preset, n, *rest).hours <= hours), None)""",
     },
+    "gain_of": {
+        "sums, not pairs": """
+            def gain_of(without, with_flag):
+                gain = np.mean(without) / np.mean(with_flag) - 1
+                return gain, np.std(without, ddof=1) / len(without) ** 0.5""",
+        "the scatter of one pair": """
+            def gain_of(without, with_flag):
+                ratios = np.array(without) / np.array(with_flag)
+                return ratios.mean() - 1, ratios.std(ddof=1)""",
+        "the other way round": """
+            def gain_of(without, with_flag):
+                ratios = np.array(with_flag) / np.array(without)
+                return ratios.mean() - 1, ratios.std(ddof=1) / len(ratios) ** 0.5""",
+        "no error": """
+            def gain_of(without, with_flag):
+                return np.median(np.array(without) / np.array(with_flag)) - 1, 0.0""",
+        "never slower": """
+            def gain_of(without, with_flag):
+                ratios = np.array(without) / np.array(with_flag)
+                return abs(ratios.mean() - 1), ratios.std(ddof=1) / len(ratios) ** 0.5""",
+    },
     "fair_price": {
         "the first row": """
             def fair_price(tok_s, rows):
