@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import fsspec
@@ -249,6 +250,30 @@ def hub(monkeypatch):
     monkeypatch.setitem(fsspec.config.conf, "hf", dict(endpoint=server.url, token="hf_nobody"))
     yield server, f"hf://{REPO}/run"
     server.shutdown()
+
+
+@pytest.fixture
+def google(monkeypatch):
+    pytest.importorskip("gcsfs", reason="pip install gcsfs to try gs://")
+    emulator = pytest.importorskip(
+        "gcp_storage_emulator.server", reason="pip install gcp-storage-emulator to try gs://"
+    )
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    server = emulator.create_server("localhost", port, in_memory=True, default_bucket="bucket")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{port}")
+    server.start()
+    yield "gs://bucket/run"
+    server.stop()
+
+
+def test_a_mirror_at_google(google, tmp_path):
+    "gcsfs against a server in the place of Google's: filled, rotated and brought back"
+    for step in (1, 2, 3, 4):
+        save(tmp_path / "run", step, milestone=step == 1)
+        mirror_run(tmp_path / "run", google, keep=2)
+    assert steps_at(google) == [1, 3, 4] and brought_back(tmp_path, google) == 4
 
 
 @pytest.mark.full(instead="test_killed_at_every_upload")
