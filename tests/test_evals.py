@@ -35,7 +35,14 @@ from gpub.evals.evaluate import evaluate_run
 from gpub.evals.intervals import mean_with_error
 from gpub.evals.options import EvalOptions
 from gpub.evals.samples import distinct_share, label_text, repeated_share, token_diff
-from gpub.evals.sandbox import find_jail_fault, problems, run_programs, run_python, solves
+from gpub.evals.sandbox import (
+    ProgramResult,
+    find_jail_fault,
+    problems,
+    run_programs,
+    run_python,
+    solves,
+)
 from gpub.evals.scores import outcomes, paired, published, score_against, score_task
 from gpub.evals.scoring import calibrate, in_vocabulary
 from gpub.evals.tasks import TASKS, Item, load_items, random_subset
@@ -652,6 +659,71 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path)
     said = call(*words, "--tasks", "arc_easy", "--check", 0)
     assert "hellaswag, lambada left out" in said
     assert [*json.loads(file.read_text())["tasks"]] == ["arc_easy"]
+
+
+def test_what_is_scored_is_stored_whatever_comes_after(run, files, tmp_path, monkeypatch):
+    "The last task fails: a second call asks that one, and none of those before it"
+    file = tmp_path / "r.json"
+    words = [run, "--tasks", "arc_easy,hellaswag,lambada", "--limit", 5, "--data", files]
+    words += ["--check", 2, "--json", file]
+    whole = tmp_path / "whole.json"
+    call(*words[:-1], whole)
+    scored = []
+    score_items = evaluation.score_items
+
+    def break_at(broken):
+        def score(lm, name, *rest):
+            scored.append(name)
+            if name == broken:
+                raise MemoryError("no room")
+            return score_items(lm, name, *rest)
+
+        return score
+
+    monkeypatch.setattr(evaluation, "score_items", break_at("lambada"))
+    with pytest.raises(MemoryError):
+        call(*words)
+    stored = json.loads(file.read_text())
+    assert [*stored["tasks"]] == ["arc_easy", "hellaswag"] and "bits_per_byte" not in stored
+    assert scored == ["arc_easy", "hellaswag", "lambada"]
+    monkeypatch.setattr(evaluation, "score_items", break_at(None))
+    assert "read from" not in call(*words)
+    assert scored[3:] == ["lambada"]
+    assert json.loads(file.read_text()) == json.loads(whole.read_text())
+    assert "read from" in call(*words)
+    # one that ended before its bits per byte is not taken for a whole one
+    gone = {key: part for key, part in stored.items() if key != "bits_per_byte"}
+    file.write_text(json.dumps(gone | dict(tasks=json.loads(whole.read_text())["tasks"])))
+    assert "read from" not in call(*words) and scored[4:] == []
+    assert json.loads(file.read_text()) == json.loads(whole.read_text())
+
+
+def test_what_may_fail_is_tried_before_any_question(run, files, tmp_path, monkeypatch):
+    "The exported model, the versions and a program that does nothing"
+
+    def fail(*given, **named):
+        raise GpubError("not here")
+
+    def never(*given):
+        raise AssertionError("a question was asked")
+
+    with gzip.open(tmp_path / "HumanEval.jsonl.gz", "wt") as f:
+        f.write(json.dumps(dict(task_id="0", prompt="p", test="", entry_point="f")))
+    (tmp_path / "lambada_test.jsonl").write_text((files / "lambada_test.jsonl").read_text())
+    options = EvalOptions(
+        tasks=("lambada", "humaneval"), limit=2, device="cpu", folder=tmp_path, unsafe=True
+    )
+    monkeypatch.setattr(evaluation, "score_items", never)
+    for name in ("agreement", "version", "run_python"):
+        with monkeypatch.context() as patch:
+            patch.setattr(evaluation, name, fail)
+            with pytest.raises(GpubError, match="not here"):
+                evaluate_run(run, options, lambda line: None)
+    monkeypatch.setattr(
+        evaluation, "run_python", lambda code, unsafe: ProgramResult(False, "exit code 3", 0.1)
+    )
+    with pytest.raises(GpubError, match="one that does nothing ended by exit code 3"):
+        evaluate_run(run, options, lambda line: None)
 
 
 def another_run(folder, seed, text):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Cuts', 'fit_window', 'pack_answers', 'Tree', 'some_logits', 'length_batches', 'likelihoods', 'lm_eval_parts',
-           'adapter', 'write_until', 'exported', 'hushed', 'pair_scores', 'requests', 'as_task', 'ask_lm_eval', 'tied',
-           'agreement', 'items_of', 'their_items']
+           'HarnessModel', 'adapter', 'exported', 'hushed', 'pair_scores', 'requests', 'as_task', 'ask_lm_eval', 'tied',
+           'Agreement', 'agreement', 'items_of', 'their_items']
 
 # %% ../../nbs/lib/evals/adapter.ipynb #c7b043e7
 import logging
@@ -18,20 +18,16 @@ from functools import cache, lru_cache
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from ..core import GpubError, first_line, read_json
-from ..data.bpe import BPETokenizer
-from ..data.char import CharTokenizer
 from ..data.tokenizer import Tokenizer
 from .scores import outcomes
 from .tasks import Item
-from ..model.generate import stream_ids
-from ..model.sampling import SamplingConfig
 from ..model.gpt import AttentionContext, AttentionFunction
 from ..share.hub import export_run
 
@@ -254,25 +250,27 @@ def lm_eval_parts() -> SimpleNamespace:
     )
 
 
-def _text_nats(
-    model: nn.Module, texts: Sequence[list[int]], end: int | None, tokens: int
-) -> list[float]:
-    "How likely texts are from their first token on, which follows the one that ends another"
-    if end is None:
-        raise GpubError(
-            "this tokenizer has no token that begins a text, so the first of it cannot be scored"
-        )
-    utils = lm_eval_parts().utils
-    length = model.cfg.context_length
-    cut = [
-        [
-            utils.make_disjoint_window(w)
-            for w in utils.get_rolling_token_windows(ids, end, length, 1)
-        ]
-        for ids in texts
-    ]
-    nats = iter(likelihoods(model, [w for windows in cut for w in windows], tokens))
-    return [sum(next(nats)[0] for _ in windows) for windows in cut]
+class HarnessModel(Protocol):
+    "A model of ours as lm-eval asks it, and what else is asked of it here"
+
+    tok: Tokenizer | None
+    window: int  # tokens that the model reads at once
+    device: torch.device
+
+    def reset_cuts(self) -> Cuts:
+        "Return what was cut so far, and count anew"
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        "Return the ids of a question and of its answer: of lm-eval's `TemplateLM`"
+
+    def _loglikelihood_tokens(self, requests: list, **kw: Any) -> list[tuple[float, bool]]:
+        "Return how likely answers are after their questions: called by `TemplateLM`"
+
+
+_EXPORT_FIRST = (
+    "gpub scores given answers; for written ones and whole texts there is lm-eval: gpub export RUN "
+    "FOLDER, then lm_eval --model hf --model_args pretrained=FOLDER"
+)
 
 
 @cache
@@ -320,11 +318,10 @@ def _adapter_class() -> type:
             return super().loglikelihood(requests, True)
 
         def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = True) -> list[float]:
-            texts = [self.tok_encode(r.args[0]) for r in requests]
-            return _text_nats(self.model, texts, self.eot_token_id, self.tokens)
+            raise GpubError(_EXPORT_FIRST)
 
         def generate_until(self, requests: list, disable_tqdm: bool = True) -> list[str]:
-            return [write_until(self.model, self.tok, *r.args) for r in requests]
+            raise GpubError(_EXPORT_FIRST)
 
     return Adapter
 
@@ -333,31 +330,9 @@ def adapter(
     model: nn.Module,  # `GPT` or `Llama`
     tok: Tokenizer | None,  # its tokenizer; None where only ids are asked about
     tokens: int = 1024,  # to read at once
-) -> Any:  # an lm-eval model; its `cuts` count what did not fit
+) -> HarnessModel:  # of a class of lm-eval
     "Return a model of ours as lm-eval asks it"
     return _adapter_class()(model, tok, tokens)
-
-
-def write_until(
-    model: nn.Module,  # `GPT` or `Llama`
-    tok: Tokenizer,  # its tokenizer
-    context: str,  # what it reads
-    settings: dict,  # a task's: `until` (texts), `max_gen_toks` (256 where it has none)
-) -> str:
-    """Return what a model writes after a context, up to the first of the texts in `until`; raises
-    `GpubError` for a task that wants luck"""
-    if settings.get("do_sample") or settings.get("temperature", 0):
-        raise GpubError(f"this harness writes greedily, and the task asks for {settings}")
-    stops = settings.get("until") or []
-    new = []
-    greedy = SamplingConfig(n=settings.get("max_gen_toks", 256), temperature=0)
-    for i in stream_ids(model, tok.encode(context), greedy):
-        new.append(i)
-        text = tok.decode(new)
-        ends = [text.find(stop) for stop in stops if stop in text]
-        if ends:
-            return text[: min(ends)]
-    return tok.decode(new)
 
 
 def exported(
@@ -497,13 +472,23 @@ def tied(
     return len(lls) > 1 and any(b - a < 1e-3 for a, b in both)
 
 
+class Agreement(TypedDict):
+    "How two ways to ask a model agree on the questions of a task"
+
+    n: int  # questions that both answered
+    same: int  # with equal outcomes
+    ties: int  # unequal, where rounding decides: `tied`
+    apart: float  # nats, the largest difference of all answers
+    refused: int  # with an answer longer than the window, which `hf` refuses
+
+
 def agreement(
-    run: Path | str,  # a run folder
-    lm: Any,  # our `adapter` of its model
-    asked: dict[str, tuple[Sequence[Item], str]],
+    run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
+    lm: HarnessModel,  # our `adapter` of its model
+    asked: dict[str, tuple[Sequence[Item], str]],  # name -> (items, kind)
     step: int | None = None,  # which checkpoint; default the newest
     log: Callable[[str], None] = print,  # told the findings, a line a task
-):  # name -> dict: n, same (equal outcomes), ties (unequal, `tied`), apart (nats), refused
+) -> dict[str, Agreement]:  # of each name
     "Compare our adapter with lm-eval's `hf` model on the exported folder, item by item"
 
     def fits(item: Item) -> bool:
@@ -514,16 +499,19 @@ def agreement(
     whole = asked
     kept = {n: ([i for i in items if fits(i)], kind) for n, (items, kind) in whole.items()}
     asked = {n: (items, kind) for n, (items, kind) in kept.items() if items}
+    out = {
+        name: Agreement(n=0, same=0, ties=0, apart=0.0, refused=len(items))
+        for name, (items, _) in whole.items()
+    }
     if not asked:
         log(
             "every question has an answer longer than the window, which lm-eval's hf model "
             "refuses: nothing to compare"
         )
-        return {}
+        return out
     with tempfile.TemporaryDirectory(prefix="gpub-") as tmp:
         ours = ask_lm_eval(lm, asked)
         theirs = ask_lm_eval(exported(export_run(run, Path(tmp) / "model", step), lm.device), asked)
-    out = {}
     for name, (items, kind) in asked.items():
         a = outcomes(items, ours[name], kind)
         b = outcomes(items, theirs[name], kind)
@@ -536,7 +524,7 @@ def agreement(
             for i, (item, pairs) in enumerate(zip(items, ours[name]))
         )
         refused = len(whole[name][0]) - len(items)
-        out[name] = dict(
+        out[name] = Agreement(
             n=len(items), same=same, ties=ties, apart=float(f"{apart:.2g}"), refused=refused
         )
         log(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READ_IN_JAIL', 'HUMANEVAL', 'STOPS', 'ProgramResult', 'jail_command', 'find_jail_fault', 'require_jail', 'run_python',
-           'problems', 'cut_completion', 'solves', 'run_programs']
+           'problems', 'cut_completion', 'solves', 'ProgramScore', 'run_programs']
 
 # %% ../../nbs/lib/evals/sandbox.ipynb #b398e94a
 import functools
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ..core import GpubError
 from ..data.tokenizer import Tokenizer
@@ -172,13 +172,22 @@ def solves(
     )
 
 # %% ../../nbs/lib/evals/sandbox.ipynb #ace3374d
+class ProgramScore(TypedDict):
+    "How the functions of HumanEval ended that a model wrote"
+
+    n: int  # functions
+    passed: int
+    ends: dict[str, int]  # how they all ended -> how many
+    files: NotRequired[str | None]  # as from `EvalOptions.checksum`
+
+
 def run_programs(
     model: Decoder,
     tok: Tokenizer,  # its tokenizer
     programs: Sequence[dict[str, Any]],  # the functions to write, as `problems` reads them
     max_tokens: int = 120,  # to write for each
     unsafe: bool = False,  # run them also where the system cannot contain them
-) -> dict[str, Any]:  # n, passed, ends (how they all ended -> how many)
+) -> ProgramScore:
     "Let a model write the functions of HumanEval, one greedy try each, and run them in the sandbox"
     stop = [] if tok.end is None else [tok.end]
     results = []
@@ -193,4 +202,4 @@ def run_programs(
         results.append(solves(problem, completion, unsafe))
     ends = Counter(result.why.split(":")[0] for result in results)
     passed = sum(result.ok for result in results)
-    return dict(n=len(results), passed=passed, ends=dict(ends.most_common()))
+    return ProgramScore(n=len(results), passed=passed, ends=dict(ends.most_common()))

@@ -8,12 +8,20 @@ __all__ = ['stored_or_new', 'results_file']
 # %% ../../nbs/lib/evals/stored_results.ipynb #e7b10003
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from ..core import GpubError, write_atomic
 from .compare import read_results
-from .evaluate import ModelIdentity, ReportCard, evaluate_run, model_identity, run_name
+from gpub.evals.evaluate import (
+    ModelIdentity,
+    ReportCard,
+    evaluate_parts,
+    has_score,
+    is_checked,
+    model_identity,
+    run_name,
+)
 from .options import EvalOptions
 from ..files import runs_dir
 from ..record.folder import sweep_halves
@@ -28,25 +36,20 @@ def stored_or_new(
     file: Path | str | None,
     log: Callable[[str], None],  # told what is read, computed, written
 ) -> ReportCard:
-    """Return stored results of these questions and weights; what they lack is asked and stored
-    beside them. Refuses another run's"""
+    """Return stored results of these questions and weights; what they lack is asked, and stored
+    beside them part by part: what ends in the middle goes on there. Refuses another run's"""
     path = Path(file or results_file(run))
     if path.parent != Path(run):  # a folder that cannot be made is refused before the work
         path.parent.mkdir(parents=True, exist_ok=True)
     stored = _read_stored(path, run, options, log) if path.is_file() else None
-    if stored is None:
-        result = evaluate_run(run, options, log)
-    else:
-        missing = tuple(task for task in options.tasks if not _has_task(stored, task, options))
-        if not missing:
-            log(f"read from {path}")
-            return stored
-        result = evaluate_run(run, replace(options, tasks=missing), log)
-        result = _add_stored(result, stored, path, log)
+    if stored is not None and _is_complete(stored, options):
+        log(f"read from {path}")
+        return stored
     sweep_halves(path)
-    write_atomic(path, json.dumps(result, indent=1) + "\n")
+    for card in evaluate_parts(run, options, log, stored):
+        write_atomic(path, json.dumps(card, indent=1) + "\n")
     log(f"written to {path}")
-    return result
+    return card
 
 
 def results_file(
@@ -83,35 +86,19 @@ def _read_stored(
     return stored
 
 
-def _has_task(stored: ReportCard, task: str, options: EvalOptions) -> bool:
-    "Tell whether stored results answer the questions of a task, checked as far as is asked"
-    part = stored.get("humaneval") if task == "humaneval" else stored["tasks"].get(task)
-    if part is None:
-        return False
-    files = options.checksum(task)
-    is_of_other_files = files is not None and files != part.get("files")
-    wanted_checks = 0 if task == "humaneval" else min(options.check, part["n"])
-    is_checked = part.get("checked", 0) >= wanted_checks
-    return is_checked and not is_of_other_files
-
-
-def _add_stored(
-    result: ReportCard, stored: ReportCard, path: Path, log: Callable[[str], None]
-) -> ReportCard:
-    "Put stored answers to other tasks beside new ones, where both were asked in the same way"
-    names = [task for task in stored["tasks"] if task not in result["tasks"]]
-    if any(stored.get(key) != result[key] for key in ("settings", "versions")):
-        if names:
-            log(f"{path}: {', '.join(names)} left out, asked by other versions or settings")
-        return result
-    added = dict(result, tasks={name: stored["tasks"][name] for name in names} | result["tasks"])
-    if "agreement" in stored:
-        kept = {name: x for name, x in stored["agreement"].items() if name in names}
-        added["agreement"] = kept | result.get("agreement", {})
-    for part in ("humaneval", "bits_per_byte"):
-        if part in stored:
-            added.setdefault(part, stored[part])
-    return added
+def _is_complete(stored: ReportCard, options: EvalOptions) -> bool:
+    "Tell whether stored results have all that is asked, so that no model has to be read"
+    if stored["settings"].get("reference") == "the training text":
+        if "bits_per_byte" not in stored:
+            return False
+    return all(
+        has_score(stored, task, options)
+        and (
+            task == "humaneval"
+            or is_checked(stored, task, options.check, stored["tasks"][task]["n"])
+        )
+        for task in options.tasks
+    )
 
 
 def _is_of_weights(stored: ReportCard, identity: ModelIdentity) -> bool:
