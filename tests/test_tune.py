@@ -478,6 +478,17 @@ def test_losses_refuse_nonsense():
         GrpoObjective(model, lambda step: None, 0, GrpoConfig(penalty="k3", beta=0.1))
     with pytest.raises(GpubError, match="no questions for step 3"):
         GrpoObjective(model, lambda step: Questions([], len), 0).batch(3)
+    with pytest.raises(GpubError, match="there are no questions"):
+        measure_signal(model, Questions([], len), 0)
+    for reward in (None, float("nan"), "1"):
+        questions = Questions([np.array([1])], lambda number, answer, r=reward: r)
+        refused = f"the reward of an answer to question 0 is {reward}: it must be a number"
+        with pytest.raises(GpubError, match=refused):
+            GrpoObjective(model, lambda step, q=questions: q, 0).batch(3)
+        with pytest.raises(GpubError, match=refused):
+            measure_signal(model, questions, 0, GrpoConfig(longest=2))
+    with pytest.raises(GpubError, match="temperature must be at least 1e-06"):
+        GrpoConfig(temperature=1e-7)  # the sampler would take the favourite
     with pytest.raises(GpubError, match="no pair to learn from"):
         DpoObjective(model, [])
     with pytest.raises(GpubError, match="beta must be a number above 0"):

@@ -21,29 +21,28 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from ..chat.template import EncodedChat
-from ..core import Config, GpubError, NotNegative, Positive
-from ..model.sampling import SamplingConfig
+from ..core import Config, GpubError, NotNegative
+from ..model.sampling import GREEDY_BELOW, SamplingConfig
 from ..model.gpt import Decoder
 from ..train.memory import Loss
 from ..train.parallel import World
 from .losses import Penalty, group_advantages, kl_penalized_rewards, policy_gradient_loss
 from .rollouts import answer_logprobs, as_chats, eval_mode, one_per_row, sample_answers
-from ..data.batch import IGNORED
+from ..data.batch import IGNORED, Batch
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
-_GroupSize = Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"]
-_QuestionCount = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
-_AnswerLength = Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class GrpoConfig(Config):
     "How rewards are learned from"
 
-    questions_per_step: _QuestionCount = 32  # each is answered `group` times
-    group: _GroupSize = 8  # answers to a question
-    longest: _AnswerLength = 64  # tokens of an answer
-    temperature: Positive = 1.0  # of the answers, and of the probabilities in the loss
+    # for whoever makes `questions_at`; each question is answered `group` times
+    questions_per_step: Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"] = 32
+    # answers to a question
+    group: Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"] = 8
+    # tokens of an answer
+    longest: Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"] = 64
+    # of the answers, and of the probabilities in the loss: lower, answers are not drawn
+    temperature: Annotated[float, Ge(GREEDY_BELOW), f"at least {GREEDY_BELOW}"] = 1.0
     # what keeps the model near its beginning; see `tune.losses`
     penalty: Penalty = "none"
     beta: NotNegative = 0.0  # price of a nat of distance
@@ -66,6 +65,23 @@ class Questions:
 
     prompts: Sequence[np.ndarray]  # ids up to the assistant's mark
     reward: Callable[[int, np.ndarray], float]  # of (number of the question, ids of an answer)
+
+    def judge(
+        self,
+        number: int,  # of the question
+        answer: np.ndarray,  # its ids
+    ) -> float:
+        "Return what an answer earns; raises `GpubError` for a reward that is not a number"
+        reward = self.reward(number, answer)
+        try:
+            is_number = math.isfinite(reward)
+        except TypeError:
+            is_number = False
+        if not is_number:
+            raise GpubError(
+                f"the reward of an answer to question {number} is {reward}: it must be a number"
+            )
+        return float(reward)
 
 # %% ../../nbs/lib/tune/grpo.ipynb #5f206adc
 @dataclass(frozen=True)
@@ -115,7 +131,8 @@ class GrpoObjective:
         questions_at: Callable[[int], Questions],  # step -> its questions, a pure function
         end_id: int,  # token after which an answer is over
         cfg: GrpoConfig = GrpoConfig(),  # groups, lengths, penalty
-        reference: Decoder | None = None,  # the model before training, for a penalty
+        # the model before training, in eval mode: for a penalty, or to log the distance from it
+        reference: Decoder | None = None,
         world: World = World(),  # the processes that share a step
     ):
         if cfg.penalty != "none" and reference is None:
@@ -152,7 +169,7 @@ class GrpoObjective:
                 sampling=SamplingConfig(temperature=cfg.temperature),
                 others_before=int(number_n[0]) * cfg.group,
             )
-        rewards = [questions.reward(int(n), answer) for n, answer in zip(number_b, answers)]
+        rewards = [questions.judge(int(n), answer) for n, answer in zip(number_b, answers)]
         chats = as_chats(prompts, answers)
         tokens = torch.tensor(sum(len(chat.ids) for chat in chats))
         return AnswerBatch(
@@ -176,17 +193,11 @@ class GrpoObjective:
         # on-policy: the weights are still those that wrote the answers, and the temperature is that
         # of the answers, so these are also the sampler's log-probabilities
         sampler_logprobs_bt = logprobs_bt.detach()
+        reference_logprobs_bt = self._reference_logprobs(batch)
         metrics = self._metrics(piece)
-        reference_logprobs_bt = None
-        if self.reference is not None:
-            with torch.no_grad():
-                reference_logprobs_bt = answer_logprobs(
-                    self.reference, batch, temperature=cfg.temperature
-                )
-            # a forward pass more, also where no penalty needs it: a row of the log has the
-            # distance. It is the plain estimator of the KL divergence (k1): how much likelier an
-            # answer has become, in nats; a mean of few answers may be below 0. Both are 0 outside
-            # the answers, so the sum is over answer tokens alone
+        if reference_logprobs_bt is not None:
+            # the plain estimator of the KL divergence (k1): how much likelier an answer has become,
+            # in nats; a mean of few answers may be below 0. Both are 0 outside the answers
             distance_bt = sampler_logprobs_bt - reference_logprobs_bt
             metrics["kl"] = distance_bt.sum() / piece.step_answers
         # the penalty `reward` is taken from the rewards, here; `k3` and `k3_ratio` are in the loss
@@ -204,6 +215,13 @@ class GrpoObjective:
             cfg.beta,
         )
         return Loss(total / piece.step_answers, metrics)
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: Batch) -> Tensor | None:
+        "Compute how likely the answers were before training: a forward pass more"
+        if self.reference is None:
+            return None
+        return answer_logprobs(self.reference, batch, temperature=self.cfg.temperature)
 
     def _metrics(self, piece: AnswerBatch) -> dict[str, Tensor | float]:
         "Measure the answers of a piece, as shares of the step"
@@ -227,8 +245,10 @@ def measure_signal(
     end_id: int,  # token after which an answer is over
     cfg: GrpoConfig = GrpoConfig(),  # group, length and temperature
     answers: int = 8,  # to each question; a group at least
-) -> dict[str, float]:  # p_right: share of rewarded answers; signal: share of groups that teach
+) -> dict[str, float]:  # p_right: share of rewards above 0; signal: share of groups that teach
     "Measure how often a model is rewarded, and the share of groups with unequal rewards"
+    if len(questions.prompts) == 0:
+        raise GpubError("there are no questions: give at least one")
     sampling = SamplingConfig(temperature=cfg.temperature)
     answers = max(answers, cfg.group)
     rewards_an = np.zeros((answers, len(questions.prompts)))  # a answers, n questions
@@ -236,7 +256,7 @@ def measure_signal(
         seed = cfg.seed * answers + k  # no answer is drawn with the dice of another
         with eval_mode(model):
             drawn = sample_answers(model, questions.prompts, cfg.longest, end_id, seed, sampling)
-        rewards_an[k] = [questions.reward(n, answer) for n, answer in enumerate(drawn)]
+        rewards_an[k] = [questions.judge(n, answer) for n, answer in enumerate(drawn)]
     unequal = [_signal_share(rewards_a, cfg.group) for rewards_a in rewards_an.T]
     return dict(p_right=float((rewards_an > 0).mean()), signal=float(np.mean(unequal)))
 
