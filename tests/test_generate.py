@@ -425,13 +425,49 @@ def test_scores_that_are_not_numbers_are_named():
     engine.step()
     with torch.inference_mode():
         running.window.cache.kv[2:] = torch.nan
-    engine.step()
-    assert re.search(r"weights are finite.* \(3 tokens\).* layers \[1\]", str(running.error))
+    ((_, error),) = engine.step()
+    assert re.search(r"weights are finite.* \(3 tokens\).* layers \[1\]", str(error))
+    assert engine.requests == []
     engine = DecodeEngine(model)
     running = engine.add_request(GenerationRequest([[1, 2]], SamplingConfig(n=5)))
     engine.step()
-    assert running.draw(torch.full((1, 13), torch.nan)) == [None]
-    assert "(2 tokens) are finite, so the forward pass" in str(running.error)
+    with pytest.raises(GpubError, match=r"\(2 tokens\) are finite, so the forward pass"):
+        running.draw(torch.full((1, 13), torch.nan))
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_one_score_that_is_no_number_ends_a_text_drawn_or_not(broken, temperature):
+    scores_bv = torch.zeros(1, TOY.vocab_size)
+    scores_bv[0, 3] = broken
+    request = GenerationRequest([[1, 2]], SamplingConfig(n=3, temperature=temperature))
+    engine = DecodeEngine(toy())
+    running = engine.add_request(request)
+    engine.step()
+    with pytest.raises(GpubError, match="scores for token 2 are NaN or infinite"):
+        running.draw(scores_bv)
+
+
+def test_a_step_that_is_broken_off_rolls_no_text_forward(monkeypatch):
+    "Some texts have read their newest token and some have not: none goes on, and others may come"
+    model = toy()
+    engine = DecodeEngine(model)
+    sampling = SamplingConfig(n=4, temperature=0)
+    first, second = [engine.add_request(GenerationRequest([p], sampling)) for p in ([1, 2], [3])]
+    engine.step()
+    with monkeypatch.context() as patch:
+
+        def no_room(forward):
+            raise torch.OutOfMemoryError("of the second")
+
+        patch.setattr(second.window, "read", no_room)
+        with pytest.raises(torch.OutOfMemoryError):
+            engine.step()
+    assert engine.requests == [] == engine.step() and len(first.new_ids[0]) == 1
+    again = engine.add_request(GenerationRequest([[1, 2]], sampling))
+    while engine.requests:
+        engine.step()
+    assert [1, 2] + again.new_ids[0] == generate_ids(model, [1, 2], 4, temperature=0)
 
 
 def test_nobody_looks_at_scores_behind_the_end_of_a_text():
@@ -444,7 +480,7 @@ def test_nobody_looks_at_scores_behind_the_end_of_a_text():
     running.done[0] = True
     scores_bv[0] = torch.nan
     ended, alive = running.draw(scores_bv)
-    assert ended is None and alive.id >= 0 and running.error is None
+    assert ended is None and alive.id >= 0
     assert int(running.window.unread_bt.min()) >= 0
 
 
@@ -460,15 +496,18 @@ def test_a_broken_text_ends_alone(sizes):
     engine = DecodeEngine(model, sizes)
     requests = [GenerationRequest([prompt], sampling) for prompt in (first, long, last)]
     sound, broken, sound_too = [engine.add_request(request) for request in requests]
+    errors = []
     while engine.requests:
-        engine.step()
-    assert "scores for token 4 are NaN" in str(broken.error) and len(broken.new_ids[0]) == 3
+        errors += [pair for pair in engine.step() if isinstance(pair[1], GpubError)]
+    ((ended, error),) = errors
+    assert ended is broken and len(broken.new_ids[0]) == 3
+    assert "scores for token 4 are NaN" in str(error)
     for prompt, running in ((first, sound), (last, sound_too)):
         alone = DecodeEngine(model, sizes)
         by_itself = alone.add_request(GenerationRequest([prompt], sampling))
         while alone.requests:
             alone.step()
-        assert running.error is None and running.new_ids == by_itself.new_ids
+        assert running.new_ids == by_itself.new_ids
         assert len(running.new_ids[0]) == 8
     with pytest.raises(GpubError, match="scores for token 4 are NaN"):
         generate_ids(model, long, 8)

@@ -6,15 +6,9 @@
 __all__ = ['left_pad', 'seen_tokens', 'TextWindow', 'RunningRequest', 'DecodeEngine']
 
 # %% ../../nbs/lib/model/engine.ipynb #f4b90cc9
-# The engine knows ids and no text. A request joins, gets one token a step and leaves when it is
-# done; whatever writes (samples, chat, rollouts, the server) writes through it. A step has two
-# halves: whatever a request has not read yet is read, and then one token of each text is drawn.
-
-# NOTE: there are two ways to write several texts, deliberately. Those that begin together (samples,
-# rollouts) are one request: one cache, padded on the left, and one call of attention for all. Those
-# of a server begin when they like: each is a request with a cache of its own, and attention looks
-# at one cache after the other. For a small GPT that is about 1.5 times slower with 8 texts and 3
-# times with 64; the page measures it.
+# The engine knows ids and no text; whatever writes (samples, chat, rollouts, the server) writes
+# through it. The life of a request: it is added, its prompts are read, and each step draws a token
+# and reads it, until a text is done; where the window is full, it slides, and is read again.
 
 from collections import deque
 from collections.abc import Sequence
@@ -55,7 +49,7 @@ def seen_tokens(
 
 class TextWindow:
     """What a model still sees of the texts of a request, which grow together: the tokens that its
-    cache has read, and those that it has not read yet"""
+    cache has read, and after them those that are unread: the prompts, then one token of each"""
 
     def __init__(
         self,
@@ -65,6 +59,7 @@ class TextWindow:
     ):
         device = model.tok.weight.device
         longest = max(map(len, prompts))
+        # where the whole text fits into the context, the window never slides
         size = min(model.cfg.context_length, longest + n)
         self.lengths = [len(prompt) for prompt in prompts]  # tokens of each text so far
         # the prompts at first, then the newest token of each text, and after a slide all of it
@@ -84,7 +79,7 @@ class TextWindow:
     ) -> None:
         """Forget tokens of a full window; the others have to be read again. By 1 that happens for
         each token: exact, and slow"""
-        # `size` tokens were read and the newest was not: so many of size + 1 stay
+        # it held `size` tokens that were read and the newest, which was not
         length_after = self.cache.size + 1 - n
         self.unread_bt = torch.cat(self.tokens, 1)[:, -length_after:]
         self.tokens = [self.unread_bt]
@@ -129,7 +124,6 @@ class RunningRequest:
         # what the tool has to say in each text, token by token
         self.replies: list[deque[int]] = [deque() for _ in request.prompts]
         self.steps = 0  # tokens drawn so far for each text
-        self.error: GpubError | None = None  # why it ended before it was done
         self.window = TextWindow(model, request.prompts, sampling.n)
         seeds = range(sampling.seed, sampling.seed + n_texts)
         self.draws = uniform_draws(seeds, sampling.n, device)
@@ -144,21 +138,19 @@ class RunningRequest:
         self,
         logits_bv: torch.Tensor,  # from the window's `read`
     ) -> list[GeneratedToken | None]:
-        """Draw one more token of each text; None of one that has ended. Scores that are no numbers
-        end the whole request: its `error` says why"""
+        """Draw one more token of each text; None of one that has ended. Raises `GpubError` for
+        scores that are no numbers"""
         token_b1 = self._choose(logits_bv)
         self.steps += 1
         ids = token_b1.flatten().tolist()
         if any(i == NO_TOKEN and not done for i, done in zip(ids, self.done)):
-            self.error = GpubError(
+            raise GpubError(
                 f"the scores for token {self.steps} are NaN or infinite: {self._broken_part()}"
             )
-            self.done = [True] * len(ids)
-            return [None] * len(ids)
         if any(self.replies):  # what the tool says stands in the place of what was drawn
             ids = [reply.popleft() if reply else i for reply, i in zip(self.replies, ids)]
             token_b1 = token_b1.new_tensor(ids)[:, None]
-        if NO_TOKEN in ids:  # of texts that have ended: nobody reads what comes after
+        if NO_TOKEN in ids:  # of texts that have ended: nobody looks at what comes after
             token_b1 = token_b1.clamp(min=0)
         if self.seen_bv is not None:
             self.seen_bv.scatter_(1, token_b1, True)
@@ -207,8 +199,12 @@ class RunningRequest:
 class DecodeEngine:
     """Requests are added, get one more token of each text a step, and go when they are done.
 
-    A request's tokens do not depend on the other requests: they are read one by one, or together in
-    batch sizes that were tried to give the same bits.
+    Several texts are written in one of two ways, deliberately. Those that begin together (samples,
+    rollouts) are one request of several prompts: one cache, padded on the left, and one call of
+    attention for all. Those of a server begin when they like: each is a request with a cache of its
+    own, and its newest token is read with those of others (`_decode_batch`), in `batch_sizes` that
+    were tried to give the same bits; attention looks at one cache after the other. For a small GPT
+    that is about 1.5 times slower with 8 texts and 3 times with 64; the page measures it.
 
     An engine is made for weights that stay: a small model's are copied (`decode_function`)."""
 
@@ -258,13 +254,16 @@ class DecodeEngine:
         if running in self.requests:
             self.requests.remove(running)
 
-    def step(self) -> list[tuple[RunningRequest, list[GeneratedToken | None]]]:
+    def step(self) -> list[tuple[RunningRequest, list[GeneratedToken | None] | GpubError]]:
         """Write one more token of every text and return them, None for a text that has ended. A
-        request whose scores are no numbers goes alone, with its `error`: look at it"""
+        request whose scores are no numbers ends, alone: in the place of its tokens is the error.
+        Whatever else goes wrong ends all requests, of which some were read and others not"""
+        requests = self.requests
+        self.requests = []  # until all is well
         logits_of: dict[RunningRequest, torch.Tensor] = {}  # of what comes next
         with self.no_grad_context():
             # 1) prefill: read whole prompts, and windows that slid
-            for running in self.requests:
+            for running in requests:
                 window = running.window
                 if window.is_full:
                     window.slide(running.request.sampling.slide)
@@ -273,11 +272,17 @@ class DecodeEngine:
             # what reads and draws one token is too little work for several threads
             with self.decode_threads:
                 # 2) decode: of all others read the newest token
-                logits_of |= self._decode([r for r in self.requests if r not in logits_of])
+                logits_of |= self._decode([r for r in requests if r not in logits_of])
                 # 3) draw what comes next
-                written = [(running, running.draw(logits_of[running])) for running in self.requests]
+                written = [
+                    (running, _draw_or_fail(running, logits_of[running])) for running in requests
+                ]
         # 4) let go of what is done
-        self.requests = [running for running in self.requests if not all(running.done)]
+        self.requests = [
+            running
+            for running, tokens in written
+            if not isinstance(tokens, GpubError) and not all(running.done)
+        ]
         return written
 
     def _decode(self, requests: list[RunningRequest]) -> dict[RunningRequest, torch.Tensor]:
@@ -305,6 +310,16 @@ class DecodeEngine:
         self.padding_cache.reset()  # it is full after one token
         rows = logits_bv[: len(requests)].split(1)  # without those that only fill the batch up
         return dict(zip(requests, rows, strict=True))
+
+
+def _draw_or_fail(
+    running: RunningRequest, logits_bv: torch.Tensor
+) -> list[GeneratedToken | None] | GpubError:
+    "Draw one more token of each text, or return why that cannot be"
+    try:
+        return running.draw(logits_bv)
+    except GpubError as e:
+        return e
 
 
 def _is_sliced(model: Decoder) -> bool:

@@ -7,6 +7,10 @@ __all__ = ['generate_batch', 'stream_ids', 'generate_ids', 'TextCodec', 'stop_id
            'generate_stream']
 
 # %% ../../nbs/lib/model/generate.ipynb #db7c6136
+# For programs: `generate_batch` and `stream_ids` take ids and a `SamplingConfig`. For notebooks:
+# the others take its fields by name. Each call makes an engine, which copies the weights of a
+# small model: who writes many texts one after the other keeps an engine.
+
 import codecs
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -28,10 +32,8 @@ def generate_batch(
     a `slide` longer than the context, or scores that are no numbers"""
     engine = DecodeEngine(model)
     running = engine.add_request(GenerationRequest(prompts, sampling, frozenset(stop), tool))
-    while not all(running.done):
-        engine.step()
-    if running.error:
-        raise running.error
+    while engine.requests:
+        _write_token(engine)
     prompt_lists = running.request.prompts  # as plain lists, as the engine has read them
     return [prompt + new for prompt, new in zip(prompt_lists, running.new_ids)]
 
@@ -51,13 +53,18 @@ def stream_ids(
     running = engine.add_request(GenerationRequest([prompt], sampling, frozenset(stop), tool))
 
     def new_tokens() -> Iterator[int]:
-        while not all(running.done):
-            engine.step()
-            if running.error:
-                raise running.error
+        while engine.requests:
+            _write_token(engine)
             yield running.new_ids[0][-1]
 
     return new_tokens()
+
+
+def _write_token(engine: DecodeEngine) -> None:
+    "Write a token of each text of an engine's only request; raises `GpubError` where none is drawn"
+    ((_, tokens),) = engine.step()
+    if isinstance(tokens, GpubError):
+        raise tokens
 
 
 def generate_ids(
@@ -102,7 +109,7 @@ def stop_ids(
         try:
             encoded = tok.encode(text)
         except GpubError as e:
-            raise GpubError(f"the stop {text!r} is unknown: {e}") from None
+            raise GpubError(f"the stop {text!r} is unknown: {e}") from e
         if len(encoded) != 1:
             raise GpubError(
                 f"the stop {text!r} is {len(encoded)} tokens in this vocabulary; give one that is "
@@ -135,9 +142,9 @@ def generate(
     stop: str | Sequence[str] = (),  # texts of one token each that end it, such as '\n'
     **settings: Any,  # others of `SamplingConfig`: temperature, top_k, top_p, min_p, seed, ...
 ) -> str:  # the prompt and its continuation
-    """Continue a text; raises `GpubError` for an empty prompt, a character the vocabulary lacks, a
-    stop of several tokens, a setting that does not exist or is outside its range, or scores that
-    are no numbers"""
+    """Continue a text; the stop that ends it is part of it. Raises `GpubError` for an empty prompt,
+    a character the vocabulary lacks, a stop of several tokens, a setting that does not exist or is
+    outside its range, or scores that are no numbers"""
     return generate_texts(model, tok, [prompt], n, stop, **settings)[0]
 
 

@@ -19,7 +19,7 @@ from .likeliest import keep_top_k, keep_top_p
 
 # %% ../../nbs/lib/model/sampling.ipynb #ab08f5a8
 DRAWS = 4096  # uniform numbers of a text that are in memory at once
-NO_TOKEN = -1  # chosen where a score is not a number
+NO_TOKEN = -1  # chosen where the highest score is NaN or infinite
 GREEDY_BELOW = 1e-6  # a temperature that takes the favourite
 
 
@@ -80,14 +80,15 @@ def choose_tokens(
     uniform_b1: torch.Tensor,  # in [0, 1); not read at temperature 0
     # true where the text has the token already; None: no repetition penalty
     seen_bv: torch.Tensor | None = None,
-) -> torch.Tensor:  # (b, 1) ids; `NO_TOKEN` where a score is not a number
+) -> torch.Tensor:  # (b, 1) ids; `NO_TOKEN` where the highest score is NaN or infinite
     "Choose the next token of each text: a pure function of scores, settings and uniform numbers"
     if seen_bv is not None:
         logits_bv = penalize_repetition(logits_bv, seen_bv, sampling.repetition_penalty)
     if sampling.temperature < GREEDY_BELOW:
         token_b1 = logits_bv.argmax(-1, keepdim=True)
-        # where one score is not a number, that one is taken for the highest
-        return token_b1.masked_fill_(logits_bv.gather(-1, token_b1).isnan(), NO_TOKEN)
+        # a score that is not a number is taken for the highest
+        return token_b1.masked_fill_(~logits_bv.gather(-1, token_b1).isfinite(), NO_TOKEN)
+    # infinity less infinity is not a number, and no sum with one is
     sum_bv = next_token_probs(logits_bv, sampling).cumsum(-1)
     # the first sum above the number: never a token of probability 0
     total_b1 = sum_bv[..., -1:]

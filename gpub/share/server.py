@@ -461,14 +461,16 @@ class BatchWorker:
             request = self.waiting[0].request
             running = await in_thread(self.thread, self.engine.add_request, request)
             self.writing[running] = self.waiting.popleft()
-        for running, (token,) in await in_thread(self.thread, self.engine.step):
+        for running, tokens in await in_thread(self.thread, self.engine.step):
             text = self.writing[running]
-            if running.error:  # this text ends, the others go on
-                traceback.print_exception(running.error)
-                text.tokens.put_nowait(_model_failed(running.error))
-            else:
-                text.tokens.put_nowait(ApiError(STUCK) if token.finish == "stuck" else token)
-            if all(running.done):
+            if isinstance(tokens, GpubError):  # this text ends, the others go on
+                traceback.print_exception(tokens)
+                text.tokens.put_nowait(_model_failed(tokens))
+                del self.writing[running]
+                continue
+            (token,) = tokens
+            text.tokens.put_nowait(ApiError(STUCK) if token.finish == "stuck" else token)
+            if token.finish:
                 del self.writing[running]
 
     def _fail(self, error: ApiError) -> None:
