@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 from contracts import refuses
+from torch.nn import functional as F
 
+from gpub.chat.packing import PackedAttention
+from gpub.core import GpubError
+from gpub.model import gpt as gpt_module
 from gpub.model.first_gpt import FirstGPT, attention_weights
+from gpub.model.generate import generate_ids
 from gpub.model.gpt import (
     GPT,
     Block,
@@ -19,6 +24,8 @@ from gpub.model.gpt import (
     fused_attention,
     param_table,
 )
+from gpub.model.llama import Llama
+from gpub.model.llama_architecture import BURN_TOY
 from gpub.model.probes import input_gradient_map, sample_ids
 
 TINY = GPTConfig(vocab_size=65, context_length=256, d_model=128, n_layers=2, n_heads=4)
@@ -338,3 +345,36 @@ def test_it_is_gpt2(tied):
             abs(float(model.loss(ids[:, :-1], ids[:, 1:])) - float(gpt2(ids, labels=ids).loss))
             <= 1e-5
         )
+
+
+def window_of_two(q_bhtd, k_bhsd, v_bhsd):
+    "Another attention: each position looks at itself and the one before"
+    near_ts = causal_mask(q_bhtd.size(2), k_bhsd.size(2)).triu(k_bhsd.size(2) - q_bhtd.size(2) - 1)
+    return F.scaled_dot_product_attention(q_bhtd, k_bhsd, v_bhsd, near_ts)
+
+
+@pytest.mark.parametrize("architecture", [GPT, Llama])
+def test_another_attention_is_never_replaced_in_silence(architecture, monkeypatch):
+    "A cache would sample with another model than was trained; who says it is exact is believed"
+    cfg = TOY if architecture is GPT else BURN_TOY
+    if architecture is Llama:
+        cfg = replace(cfg, n_kv_heads=cfg.n_heads)
+    model = architecture(cfg, window_of_two).eval()
+    ids_bt = torch.randint(11, (1, 9))
+    assert model(ids_bt).isfinite().all()
+    refused = "attention of this model, window_of_two, has no KV cache"
+    with pytest.raises(GpubError, match=refused):
+        generate_ids(model, [1, 2, 3], 4)
+    with pytest.raises(GpubError, match=refused):
+        model.loss(ids_bt, ids_bt, PackedAttention(torch.zeros(1, 9, dtype=torch.int64)))
+    with monkeypatch.context() as patch:
+        exact = gpt_module.EXACT_ATTENTIONS | {window_of_two}
+        patch.setattr(gpt_module, "EXACT_ATTENTIONS", exact)
+        assert len(generate_ids(model, [1, 2, 3], 4)) == 7
+    by_hand = architecture(cfg, causal_attention).eval()
+    assert len(generate_ids(by_hand, [1, 2, 3], 4)) == 7
+
+
+def test_ids_of_one_axis_are_refused_in_a_line():
+    with pytest.raises(GpubError, match=r"ids are \(texts, tokens\), got the shape \(3,\)"):
+        toy()(torch.tensor([1, 2, 3]))

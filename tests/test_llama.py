@@ -36,7 +36,6 @@ from gpub.model.llama import (
     Rope,
     SwiGLU,
     apply_rope,
-    grouped_attention,
     llama_table,
     repeat_kv_heads,
 )
@@ -305,7 +304,7 @@ def test_normed_queries_and_keys_have_one_length():
 
     def remember(q_bhtd, k_bgsd, v_bgsd):
         scores.append(float((q_bhtd @ k_bgsd.repeat_interleave(3, 1).mT).abs().max()) / 12**0.5)
-        return grouped_attention(q_bhtd, k_bgsd, v_bgsd)
+        return fused_attention(q_bhtd, k_bgsd, v_bgsd)
 
     for cfg in (NORMED, replace(NORMED, qk_norm=None)):
         torch.manual_seed(0)
@@ -356,7 +355,7 @@ def test_groups_are_repeated_heads():
     )
     for t in (10, 4, 1):
         a, b = (
-            grouped_attention(q[..., -t:, :], k, v),
+            fused_attention(q[..., -t:, :], k, v),
             repeat_kv_heads(causal_attention)(q[..., -t:, :], k, v),
         )
         torch.testing.assert_close(a, b)
@@ -402,7 +401,7 @@ class Memory:
             if self.past[i] is not None:
                 k, v = (torch.cat(z, 2) for z in zip(self.past[i], (k, v)))
             self.past[i] = k, v
-            return grouped_attention(q, k, v)
+            return fused_attention(q, k, v)
 
         return f
 
@@ -443,7 +442,7 @@ def test_memory_beyond_the_table_is_refused(cfg):
 
 
 @pytest.mark.parametrize(
-    "how", [grouped_attention, repeat_kv_heads(causal_attention), repeat_kv_heads(fused_attention)]
+    "how", [fused_attention, repeat_kv_heads(causal_attention), repeat_kv_heads(fused_attention)]
 )
 def test_causal(how):
     assert torch.equal(

@@ -21,7 +21,7 @@ from ..device import Precision, cpu_has_bf16, cpu_name, pick_precision
 from ..files import remember
 from ..model.attention import capability_of, grouped_natively
 from ..model.gpt import causal_attention, fused_attention
-from ..model.llama import grouped_attention, repeat_kv_heads
+from ..model.llama import repeat_kv_heads
 from .compiled import seconds_per_call
 from .config import TrainConfig
 from .loop import forward_backward
@@ -70,10 +70,12 @@ def known_peak(
 # CPU that multiplies in it (torch 2.13): at 128 they take about half the time, at 512 twice as much
 PLAIN_ATTENTION_UP_TO = 256
 
-# fused, plain, and fused for cards whose kernel knows no groups; of a GPT and of a Llama
+# those of the library, which may take each other's place
 ATTENTION_KERNELS = (
-    (fused_attention, causal_attention, fused_attention),
-    (grouped_attention, repeat_kv_heads(causal_attention), repeat_kv_heads(fused_attention)),
+    fused_attention,
+    causal_attention,
+    repeat_kv_heads(fused_attention),
+    repeat_kv_heads(causal_attention),
 )
 
 
@@ -86,18 +88,17 @@ def pick_attention(
     """Choose the fused kernel, or plain products for bf16 on a CPU up to `PLAIN_ATTENTION_UP_TO`,
     and repeated keys on a card without a kernel for groups; any other stays"""
     device = torch.device(device)
-    way = 0
     capability = capability or capability_of(device)
+    in_groups = model.cfg.n_kv_heads < model.cfg.n_heads
     is_short = model.cfg.context_length <= PLAIN_ATTENTION_UP_TO
+    kernel = fused_attention
     if device.type == "cpu" and dtype == torch.bfloat16 and is_short:
-        way = 1
-    if capability and not grouped_natively(capability):
-        way = 2
+        kernel = repeat_kv_heads(causal_attention) if in_groups else causal_attention
+    elif in_groups and capability and not grouped_natively(capability):
+        kernel = repeat_kv_heads(fused_attention)
     for block in model.blocks:
-        for pair in ATTENTION_KERNELS:
-            if block.attn.attention in pair:
-                block.attn.attention = pair[way]
-                break
+        if block.attn.attention in ATTENTION_KERNELS:
+            block.attn.attention = kernel
     return model
 
 

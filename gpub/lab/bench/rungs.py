@@ -34,7 +34,7 @@ from .speed import head_loss, kernel
 from .train import zipf_tokens
 from ..museum.blog import forget
 from ...model.gpt import GPT, causal_attention, fused_attention
-from ...model.llama import Llama, grouped_attention, repeat_kv_heads
+from ...model.llama import Llama, repeat_kv_heads
 from ...model.architectures import build_model
 from ...model.architectures import SHAPES
 from ...model.counts import flops_per_token
@@ -544,7 +544,7 @@ def library_defaults(
     cuda = torch.device(device).type == "cuda"
     fused = (
         _default(GPT.__init__, "attention") is fused_attention
-        and _default(Llama.__init__, "attention") is grouped_attention
+        and _default(Llama.__init__, "attention") is fused_attention
     )
     precision = pick_precision(device, cfg.precision, capability=(9, 0) if cuda else None)
     adamw = make_optimizers(torch.nn.Linear(1, 1), cfg)[0]
