@@ -714,24 +714,21 @@ def smallest_group(p, goal):
     return group
 """,
     ],
-    ("05_grpo", "own_advantages"): [
-        # its own reward in the mean
+    ("05_grpo", "pass_at_k"): [
+        # puts every answer back
         """
-def own_advantages(rewards_b, group):
-    rewards_ng = rewards_b.view(-1, group)
-    return (rewards_ng - rewards_ng.mean(1, keepdim=True)).flatten()
+def pass_at_k(n, c, k):
+    return 1 - (1 - c / n) ** k
 """,
-        # against the whole batch
+        # one right answer is enough
         """
-def own_advantages(rewards_b, group):
-    return rewards_b - rewards_b.mean()
+def pass_at_k(n, c, k):
+    return float(c > 0)
 """,
-        # groups interleaved
+        # the share of tries that are right
         """
-def own_advantages(rewards_b, group):
-    rewards_gn = rewards_b.view(group, -1)
-    others_gn = (rewards_gn.sum(0, keepdim=True) - rewards_gn) / (group - 1)
-    return (rewards_gn - others_gn).flatten()
+def pass_at_k(n, c, k):
+    return min(1.0, k * c / n)
 """,
     ],
     ("05_grpo", "judge"): [
