@@ -588,7 +588,7 @@ assert plan.tokens > 1e9 and "micro-batch" in str(plan) and "PlanRow" not in str
 for call, hint in (
     (lambda: gpub.plan("gpt2-134m"), "A100-40"),
     (lambda: gpub.plan(), "gpub.plan('gpt2-134m', 'A100-40')"),
-    (lambda: gpub.Trainer(), "gpub.train('shakespeare')"),
+    (lambda: gpub.Trainer('shakespeare'), "gpub.train('shakespeare')"),
     (lambda: gpub.train("mydata.txt", **tiny | dict(lr=0.5)), "such as out='runs/mydata-2'"),
     (lambda: gpub.train("mydta.txt"), "did you mean mydata.txt?"),
     (lambda: gpub.train("shakespeare", widht=3), "no setting 'widht'"),

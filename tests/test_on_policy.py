@@ -12,8 +12,8 @@ from gpub.core import GpubError
 from gpub.data.batch import IGNORED
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.train.config import TrainConfig
-from gpub.train.loop import forward_backward, train
-from gpub.train.memory import MicroBatcher
+from gpub.train.loop import train
+from gpub.train.memory import MicroBatcher, forward_backward
 from gpub.tune.grpo import GrpoConfig, GrpoObjective, Questions
 from gpub.tune.on_policy import (
     ClippedConfig,

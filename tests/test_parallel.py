@@ -228,8 +228,7 @@ import json, os, sys
 import torch
 from gpub.device import seed_everything
 from gpub.model.gpt import GPT, GPTConfig
-from functools import partial
-from gpub.train.parallel import World, local_gradients, to_full_tensor, share_gradients, shard
+from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
 from gpub.train.config import TrainConfig
 from gpub.data.batch import Batch
 from gpub.train.loop import NextToken, LoopSettings, train
@@ -274,8 +273,7 @@ def learn(world, how, micro):
     cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)
     objective = NextToken(model.loss, batches, cfg, 8, CPU, world)
     shared_loss = share_gradients(model, objective.loss, world, how)
-    no_sync = partial(local_gradients, shared_loss)
-    settings = LoopSettings(world=world, shared_loss=shared_loss, no_sync=no_sync)
+    settings = LoopSettings(world=world, shared_loss=shared_loss)
     rows = [s.row() for s in train(model, objective, cfg, [opt], settings=settings)]
     return rows, torch.stack(grads)
 

@@ -26,9 +26,9 @@ from gpub.model.architectures import build_model
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import LlamaConfig
 from gpub.progress import Progress
-from gpub.record.checkpoint import changed_rows, load_checkpoint, save_checkpoint
+from gpub.record.checkpoint import load_checkpoint, save_checkpoint
 from gpub.record.checkpoint_folder import _seal
-from gpub.record.folder import append_row, cut_log, disk_errors
+from gpub.record.folder import append_row, changed_rows, cut_log, disk_errors
 from gpub.record.ledger import Ledger, account, read_ledger
 from gpub.record.mirror import mirror_run, restore_from_mirror
 from gpub.record.run import load_run

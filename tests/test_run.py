@@ -31,6 +31,7 @@ from gpub.device import use_threads
 from gpub.files import cache_dir
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.folder import stop_flag
+from gpub.train.options import RunOptions
 from gpub.train.step_recorder import StepRecorder
 from gpub.train.trainer import Trainer
 
@@ -352,6 +353,14 @@ def test_log_that_cannot_be_written(text, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(gpub_journal, "append_row", full)
     assert train(text, tmp_path / "run", *TINY) == 1
     one_line(capsys, "disk is full")
+
+
+def test_an_error_of_whoever_takes_the_steps_is_not_one_of_the_run_folder(text, tmp_path):
+    settings = dict(steps=2, d_model=16, n_layers=1, context_length=16, batch_tokens=64)
+    trainer = Trainer(RunOptions("shakespeare", tmp_path / "run", text, settings))
+    with pytest.raises(PermissionError, match="my own file"), trainer.opened() as run:
+        for _ in run.steps():
+            raise PermissionError(13, "my own file")
 
 
 def test_nan_keeps_the_last_good_checkpoint(text, tmp_path, capsys, monkeypatch):

@@ -26,7 +26,6 @@ from gpub.train.loop import (
     LoopSettings,
     TrainStep,
     evaluate,
-    forward_backward,
     train_next_token,
 )
 from gpub.train.memory import (
@@ -34,6 +33,7 @@ from gpub.train.memory import (
     MicroBatcher,
     TokenBatch,
     backward,
+    forward_backward,
     next_token_loss,
     out_of_memory,
 )

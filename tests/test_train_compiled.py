@@ -17,8 +17,8 @@ from gpub.model.head import chunked_loss
 from gpub.model.llama import LlamaConfig
 from gpub.train.compiled import CompiledBlocks, choose_loss, compiled_loss, compiles_by_block
 from gpub.train.config import TrainConfig
-from gpub.train.loop import LoopSettings, NextToken, forward_backward, train
-from gpub.train.memory import MicroBatcher, TokenBatch, next_token_loss
+from gpub.train.loop import LoopSettings, NextToken, train
+from gpub.train.memory import MicroBatcher, TokenBatch, forward_backward, next_token_loss
 
 SMALL = dict(vocab_size=40, context_length=16, d_model=16, n_layers=9, n_heads=2)
 CONFIGS = [GPTConfig(**SMALL), LlamaConfig(**SMALL, n_kv_heads=1, d_ff=32)]

@@ -46,8 +46,8 @@ from gpub.plans.phases import Plan, read_plan
 from gpub.record.checkpoint import save_checkpoint
 from gpub.share.hub import export_model
 from gpub.train.config import TrainConfig
-from gpub.train.loop import forward_backward, train
-from gpub.train.memory import MicroBatcher
+from gpub.train.loop import train
+from gpub.train.memory import MicroBatcher, forward_backward
 from gpub.train.parallel import World
 from gpub.tune.dpo import (
     DpoConfig,

@@ -251,9 +251,7 @@ class _Steps:
         place = self.stage.place
         batcher = learner.micro_batcher
         # `self` is the loss: each piece is metered
-        settings = LoopSettings(
-            learner.dtype, learner.scaler, batcher, place.world, self, self.no_sync
-        )
+        settings = LoopSettings(learner.dtype, learner.scaler, batcher, place.world, self)
         self.meters.memory.mark("forward and backward")
         self.meters.matmuls.on = True
         stage = self.stage

@@ -31,8 +31,8 @@ from ..model.architectures import build_model
 from ..model.gpus import GPU, find_gpu
 from ..model.gpu_plan import ROOM
 from ..train.config import TrainConfig
-from ..train.loop import Objective, StepBatch, LoopSettings, train
-from ..train.memory import Loss
+from ..train.loop import LoopSettings, Objective, train
+from ..train.memory import Loss, StepBatch
 from ..train.optim import make_optimizers
 from ..train.presets import find_preset
 from ..tune.dpo import DpoObjective, PreferencePair, PairLogprobs

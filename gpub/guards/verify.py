@@ -23,8 +23,9 @@ from gpub.data.shards import (
 )
 from ..data.tokenizer_file import load_tokenizer
 from ..files import SUMS, changed_files
-from ..record.checkpoint import changed_rows, verify_checkpoint
+from ..record.checkpoint import verify_checkpoint
 from ..record.checkpoint_folder import MODEL, CheckpointRecord, checkpoints
+from ..record.folder import changed_rows
 from ..record.ledger import read_ledger
 from ..record.run import Run, check_config
 from ..record.log import read_log, read_settings, sample_table

@@ -20,11 +20,11 @@ from ..core import GpubError, first_line
 from ..model.experts import Experts
 from ..model.head import chunked_loss, fused_loss
 from .config import TrainConfig
-from .loop import forward_backward
 from gpub.train.memory import (
     MicroBatcher,
     TokenBatch,
     checkpoint_block,
+    forward_backward,
     next_token_loss,
     out_of_memory,
 )

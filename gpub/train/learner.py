@@ -12,7 +12,6 @@ __all__ = ['device_room', 'first_cut', 'bucket_bytes', 'get_rng', 'set_rng', 'Pl
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
@@ -32,7 +31,7 @@ from .loop import LoopSettings, Objective, TrainStep, train
 from .memory import MicroBatcher
 from .optim import make_optimizers, muon_format, optimizer_state, own_parameters
 from .optim import restore_optimizers
-from .parallel import World, fill_slices, is_sliced, local_gradients, shard
+from .parallel import World, fill_slices, is_sliced, shard
 from .parallel import share_gradients
 
 # %% ../../nbs/lib/train/learner.ipynb #68c21c90
@@ -250,7 +249,6 @@ class Learner:
             micro_batcher=self.micro_batcher,
             world=world,
             shared_loss=shared_loss,
-            no_sync=partial(local_gradients, shared_loss),
             tokens=tokens,
         )
         return train(self.model, objective, self.cfg, self.opts, start, settings)

@@ -77,7 +77,7 @@ class StepRecorder:
         tok_s = (s.tokens - self.logged_tokens) / self.watch.seconds_since_row()
         self.logged_tokens = s.tokens
         row["tok_s"] = round(tok_s)
-        flops = task.flops_per_token(s.n)
+        flops = task.flops_per_token(s.n - 1)
         if flops is not None:
             row["mfu"] = round(flops * tok_s / self._peak_flops(), 4)
         if s.n in task.eval_steps:

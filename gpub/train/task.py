@@ -46,7 +46,8 @@ class CommonOptions(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class TrainingTask(ABC):
     """What a run learns, and how often it is measured and saved. A `TrainingRun` calls the methods
-    in the order in which they stand here; those that have a body need not be written"""
+    in the order in which they stand here; those that have a body need not be written. A `step`
+    counts from 0: it is the one that is made when as many are done"""
 
     options: CommonOptions
     out: Path  # the run folder
@@ -63,7 +64,7 @@ class TrainingTask(ABC):
     sample_steps: Collection[int]  # after which a text is drawn
     milestone_steps: Collection[int]  # whose checkpoints stay
 
-    def as_stored(self) -> Self:
+    def with_stored_settings(self) -> Self:
         "Return the task as the folder, which is locked now, began it"
         return self
 
@@ -88,7 +89,7 @@ class TrainingTask(ABC):
         """Return what makes two runs the same, as config.json and every checkpoint keep it;
         `train` is the recipe"""
 
-    def data_place(self) -> dict:
+    def data_location(self) -> dict:
         "Return where the data lies now, as config.json keeps it among the options"
         return {}
 
@@ -103,8 +104,8 @@ class TrainingTask(ABC):
     def make_objective(
         self,
         learner: Learner,
-        step: int,  # steps done
-        reading_ahead: ExitStack,  # closes what reads ahead, after the last step
+        step: int,  # the first that will be made
+        held: ExitStack,  # closes what reads ahead, when the run is left
     ) -> Objective:
         "Make what is minimised; may compile the model, and runs once an opening"
 
@@ -118,7 +119,7 @@ class TrainingTask(ABC):
 
     def flops_per_token(
         self,
-        step: int,  # steps done
+        step: int,  # from 0
     ) -> float | None:  # None: unknown; in tuning, answers and references cost something too
         "Count the floating-point operations of a token of a step"
         return None

@@ -14,20 +14,19 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..core import GpubError
-from ..device import machine, pick_precision, seed_everything, threads_line
+from ..device import machine, pick_precision, seed_everything, threads_line, use_threads
 from ..model.gpt import Decoder
-from ..record.checkpoint import Checkpoint, changed_rows, load_checkpoint
+from ..record.checkpoint import Checkpoint, load_checkpoint
 from ..record.checkpoint_draft import mark_latest
-from ..record.folder import Interrupted, disk_errors, lock_folder, stop_flag
+from ..record.folder import Interrupted, changed_rows, disk_errors, lock_folder, stop_flag
 from ..record.ledger import Ledger, repair_ledger
-from ..record.mirror import mirror_run
 from ..record.run import Run, check_config
 from ..record.saver import Saver
 from .journal import Journal
@@ -51,12 +50,12 @@ class OpenRun(Generic[_TaskT]):
     task: _TaskT  # what is learned, as the folder began it
     config: dict  # what config.json says
     learner: Learner
-    state: RunState  # where the run is: it moves on with every step
+    state: RunState  # where the run is: moves on with every step; `recorder` writes it down
     ledger: Ledger  # where the time goes, and the money; that of process 0 is written
     recorder: StepRecorder
     stop_requested: threading.Event  # saves after the step that is on its way, and ends
     command: str  # how to go on after an interruption
-    reading_ahead: ExitStack  # closes what reads ahead, when the run is left
+    held: ExitStack  # closed when the run is left
 
     def steps(self) -> Iterator[TrainStep]:
         "Yield each `TrainStep`, logged and saved; none where the run was at its end"
@@ -65,9 +64,10 @@ class OpenRun(Generic[_TaskT]):
         if state.step >= task.cfg.steps:
             return
         with self.ledger.span("compile"):
-            objective = task.make_objective(self.learner, state.step, self.reading_ahead)
+            objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
-            self.recorder.draw_texts(0)
+            with disk_errors(task.out):
+                self.recorder.draw_texts(0)
         self.ledger.switch("train")
         for step in self.learner.take_steps(objective, state.step, state.tokens):
             if step.n != state.step + 1:
@@ -75,10 +75,12 @@ class OpenRun(Generic[_TaskT]):
             note_step(task.world, step.n)
             state.step = step.n
             state.tokens = step.tokens
-            self.recorder.record_step(step)
             done = step.n == task.cfg.steps
-            stopping = task.world.any(self.stop_requested.is_set())
-            self.recorder.keep_step(step, force_save=done or stopping)
+            with disk_errors(task.out):
+                self.recorder.record_step(step)
+                # all stop after the same step: the CPUs wait for each other here, no GPU does
+                stopping = task.world.any(self.stop_requested.is_set())
+                self.recorder.keep_step(step, force_save=done or stopping)
             if stopping and not done:
                 raise Interrupted(
                     f"stopped at step {step.n} of {task.cfg.steps}, saved in {task.out}; go on "
@@ -95,7 +97,8 @@ class OpenRun(Generic[_TaskT]):
         wait: bool = False,  # return when it is on the disk, and in the mirror
     ) -> None:
         "Save a checkpoint of the step that was just given; raises as `StepRecorder.save`"
-        self.recorder.save(step, wait)
+        with disk_errors(self.task.out):
+            self.recorder.save(step, wait)
 
 
 class TrainingRun(Generic[_TaskT]):
@@ -125,7 +128,13 @@ class TrainingRun(Generic[_TaskT]):
         """What it learns, read and checked when it is first asked for; raises `GpubError` for what
         makes no sense, before anything is written"""
         check_tracker(self.options.track)  # before anything is read or built
+        use_threads()  # of the whole process
         return self._read(self.world)
+
+    @property
+    def log(self) -> Callable[[str], object]:
+        "Called with one line; silent but in process 0"
+        return self.task.log
 
     def go(self) -> Path:
         "Train to the end and return the run folder; raises as `opened` does"
@@ -140,72 +149,76 @@ class TrainingRun(Generic[_TaskT]):
         its last one; raises `Interrupted` after a saved stop, `GpubError` for anything refused.
 
         Whoever leaves the block before the end saves nothing: the next call goes on from the newest
-        checkpoint. Every `with` below closes what it opened, the innermost first: what reads ahead,
-        the curves, the saver after its last write, the ledger, the lock, the talk with the other
-        processes"""
-        task = self.task
-        folder = Run(self.out, log=task.log)
-        stop_requested = threading.Event()
-        with (
-            disk_errors(self.out),
-            stop_flag(task.log, stop_requested),
-            self.world.joined(task.device),
-            ExitStack() as lock,
-        ):
-            # 1) the folder is this run's alone
-            self.world.on_main(self._lock_folder, folder, lock)
-            # 2) what learns, from the newest checkpoint or new
-            task = task.as_stored()
-            seed_everything(task.cfg.seed)
-            model = task.build_model()
-            config = self.world.on_main(self._store_config, task, model)
-            learner, state = self._restore_or_begin(task, model, config, folder)
-            self.world.on_main(self._cut_files, task, state.step)
-            with self._open_ledger(state.step) as ledger:
-                # 3) who writes
-                has_steps_left = state.step < task.cfg.steps
-                if has_steps_left:
-                    task.log(_outlook(task, config, learner, state.step))
-                with (
-                    self._make_saver(learner.place) or nullcontext() as saver,
-                    closing(self._open_tracker(config, has_steps_left)) as track,
-                    explain_lost_process(self.world, self.command),
-                ):
-                    journal = Journal(self.out, track, task.progress)
-                    newest = partial(_newest_checkpoint, folder)
-                    recorder = StepRecorder(
-                        task, config, learner, state, ledger, journal, saver, newest
-                    )
-                    # 4) steps, made by whoever has opened the run
-                    with ExitStack() as reading_ahead:
-                        try:
-                            yield OpenRun(
-                                task=task,
-                                config=config,
-                                learner=learner,
-                                state=state,
-                                ledger=ledger,
-                                recorder=recorder,
-                                stop_requested=stop_requested,
-                                command=self.command,
-                                reading_ahead=reading_ahead,
-                            )
-                        finally:
-                            ledger.switch("save")  # what follows waits for the last write
-                    # all processes hear here whether the last write failed. Where the block raised,
-                    # the saver's own end waits, and only logs a failure
-                    recorder.await_saver()
-                # 5) the end; a run that was left on the way goes on with the next call
-                if state.step == task.cfg.steps:
-                    ledger.switch("save")
-                    self.world.on_main(task.finish, config, ledger.usd())
-                    ledger.flush()
-                    if self.options.mirror:
-                        self.world.on_main(self._mirror_finished)
+        checkpoint. What the block itself raises passes as it is"""
+        with ExitStack() as held:  # what `_open` opens, closed in the opposite order
+            with disk_errors(self.out):
+                run = self._open(held)
+            yield run
+            with disk_errors(self.out):
+                self._finish(run)
 
-    def _lock_folder(self, folder: Run, lock: ExitStack) -> None:
+    def _open(self, held: ExitStack) -> OpenRun[_TaskT]:
+        "Lock the folder, go on from its newest checkpoint or begin, and open what is written to"
+        # 1) signals, processes, and a folder that is this run's alone
+        stop_requested = held.enter_context(stop_flag(self.log))
+        held.enter_context(self.world.joined(self.task.device))
+        folder = Run(self.out, log=self.log)
+        self.world.on_main(self._lock_folder, folder, held)
+        # 2) what learns, from the newest checkpoint or new
+        task = self.task.with_stored_settings()
+        seed_everything(task.cfg.seed)
+        model = task.build_model()
+        config = self.world.on_main(self._store_config, task, model)
+        learner, state = self._restore_or_begin(task, model, config, folder)
+        self.world.on_main(self._cut_files, task, state.step)
+        # 3) who writes
+        ledger = self._open_ledger(state.step)
+        held.callback(self._close_ledger, ledger)
+        has_steps_left = state.step < task.cfg.steps
+        if has_steps_left:
+            self.log(_outlook(task, config, learner, state.step))
+        saver = self._make_saver(learner.place)
+        if saver is not None:
+            held.enter_context(saver)
+        track = held.enter_context(closing(self._open_tracker(config, has_steps_left)))
+        held.enter_context(explain_lost_process(self.world, self.command))
+        held.callback(ledger.switch, "save")  # closing the rest waits for the last write
+        recorder = StepRecorder(
+            task=task,
+            config=config,
+            learner=learner,
+            state=state,
+            ledger=ledger,
+            journal=Journal(self.out, track, task.progress),
+            saver=saver,
+            newest=partial(_newest_checkpoint, folder),
+        )
+        return OpenRun(
+            task=task,
+            config=config,
+            learner=learner,
+            state=state,
+            ledger=ledger,
+            recorder=recorder,
+            stop_requested=stop_requested,
+            command=self.command,
+            held=held,
+        )
+
+    def _finish(self, run: OpenRun[_TaskT]) -> None:
+        "Wait for the last write; after the last step, write bill and report, for the mirror too"
+        run.ledger.switch("save")
+        # all processes hear here whether the last write failed. Where the block raised, the saver's
+        # own end waits, and only logs a failure
+        run.recorder.await_saver()
+        if run.state.step == run.task.cfg.steps:
+            self.world.on_main(run.task.finish, run.config, run.ledger.usd())
+            run.ledger.flush()
+            run.recorder.await_saver()
+
+    def _lock_folder(self, folder: Run, held: ExitStack) -> None:
         "Lock the folder, bring back what a mirror has, and cut a ledger's last line if it is half"
-        lock.enter_context(lock_folder(self.out, self.task.log))
+        held.enter_context(lock_folder(self.out, self.log))
         if self.options.mirror:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
@@ -221,7 +234,7 @@ class TrainingRun(Generic[_TaskT]):
         is_new = not (self.out / "config.json").exists()
         about = self._describe_new(task, model) if is_new else {}
         changeable = self.options.changeable
-        return open_config(self.out, task.identity(), about, changeable, task.data_place())
+        return open_config(self.out, task.identity(), about, changeable, task.data_location())
 
     def _describe_new(self, task: _TaskT, model: Decoder) -> dict:
         "Return what config.json keeps beside the identity; the precision may have to be timed"
@@ -245,21 +258,22 @@ class TrainingRun(Generic[_TaskT]):
         placement = Placement(task.device, precision, self.world, self.options.parallel)
         path = self.world.on_main(_newest_checkpoint, folder)
         if path is None:
-            learner = Learner(model, task.cfg, placement, task.log)
+            learner = Learner(model, task.cfg, placement, self.log)
             learner.fit_to_memory(0)
             task.prepare_new(learner)
             return learner, RunState()
-        saved = task.restored(_load(path, placement.sliced, task.log))
+        saved = task.restored(_load(path, placement.sliced, self.log))
         check_config(self.out, config, saved)
-        learner = Learner(model, task.cfg, placement, task.log, saved)
-        resume_learner(learner, saved, self.options.changeable, task.log)
-        self._warn_of_changed_rows(saved)
+        learner = Learner(model, task.cfg, placement, self.log, saved)
+        resume_learner(learner, saved, self.options.changeable, self.log)
+        if self.world.main:
+            self._warn_of_changed_rows(saved)
         return learner, RunState.of(saved)
 
     def _warn_of_changed_rows(self, saved: Checkpoint) -> None:
-        changed = changed_rows(self.out, saved.rows) if self.world.main else []
+        changed = changed_rows(self.out, saved.rows)
         if changed:
-            self.task.log(
+            self.log(
                 f"{', '.join(changed)} in {self.out}: changed after it was written (rows before "
                 f"step {saved.step}). The weights are not affected, training goes on. Details: "
                 f"gpub verify {self.out}"
@@ -272,31 +286,29 @@ class TrainingRun(Generic[_TaskT]):
         ledger = Ledger(run_dir, options.usd_per_hour, step, self.started_at, options.paid)
         gap = ledger.gap_note()
         if gap:
-            self.task.log(gap)
+            self.log(gap)
         return ledger
+
+    def _close_ledger(self, ledger: Ledger) -> None:
+        with disk_errors(self.out):
+            ledger.flush()
 
     def _open_tracker(self, config: dict, has_steps_left: bool) -> Tracker:
         "Open what draws the curves: in process 0, where there is something to draw"
         draws = self.world.main and has_steps_left
         name = self.options.track if draws else "none"
-        return tracker(name, self.out, config, config["run_id"], self.task.log)
+        return tracker(name, self.out, config, config["run_id"], self.log)
 
     def _make_saver(self, place: Placement) -> Saver | None:
         "Make the saver of process 0; where the model is in slices, one for each process"
         options = self.options
-        log = self.task.log
         if place.sliced:
-            from gpub.record.slices import SlicedSaver  # imports torch's distributed part
+            from ..record.slices import SlicedSaver  # imports torch's distributed part
 
-            return SlicedSaver(self.out, options.keep, options.mirror, log)
+            return SlicedSaver(self.out, options.keep, options.mirror, self.log)
         if self.world.main:
-            return Saver(self.out, options.keep, options.mirror, log)
+            return Saver(self.out, options.keep, options.mirror, self.log)
         return None
-
-    def _mirror_finished(self) -> None:
-        "Copy the finished run, report and all, to the second place too"
-        with disk_errors(self.options.mirror):
-            mirror_run(self.out, self.options.mirror, self.options.keep)
 
 
 def _newest_checkpoint(folder: Run) -> str | None:
@@ -308,7 +320,7 @@ def _newest_checkpoint(folder: Run) -> str | None:
 def _load(path: str, sliced: bool, log: Callable[[str], object]) -> Checkpoint:
     "Load a checkpoint; of a model in slices without its tensors, which stay on the disk"
     if sliced:
-        from gpub.record.slices import open_slices  # imports torch's distributed part
+        from ..record.slices import open_slices  # imports torch's distributed part
 
         return open_slices(path)
     return load_checkpoint(path, log=log)
