@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Cuts', 'fit_window', 'pack_answers', 'Tree', 'some_logits', 'length_batches', 'likelihoods', 'lm_eval_parts',
-           'HarnessModel', 'adapter', 'exported', 'hushed', 'pair_scores', 'requests', 'as_task', 'ask_lm_eval', 'tied',
+           'HarnessModel', 'adapter', 'exported', 'hushed', 'pair_scores', 'as_task', 'ask_lm_eval', 'tied',
            'Agreement', 'agreement', 'items_of', 'their_items']
 
 # %% ../../nbs/lib/evals/adapter.ipynb #c7b043e7
@@ -267,12 +267,6 @@ class HarnessModel(Protocol):
         "Return how likely answers are after their questions: called by `TemplateLM`"
 
 
-_EXPORT_FIRST = (
-    "gpub scores given answers; for written ones and whole texts there is lm-eval: gpub export RUN "
-    "FOLDER, then lm_eval --model hf --model_args pretrained=FOLDER"
-)
-
-
 @cache
 def _adapter_class() -> type:
     "Return the class of a model of ours as lm-eval asks it; its base is lm-eval's, imported late"
@@ -317,11 +311,13 @@ def _adapter_class() -> type:
         def loglikelihood(self, requests: list, disable_tqdm: bool = True) -> list:
             return super().loglikelihood(requests, True)
 
-        def loglikelihood_rolling(self, requests: list, disable_tqdm: bool = True) -> list[float]:
-            raise GpubError(_EXPORT_FIRST)
-
         def generate_until(self, requests: list, disable_tqdm: bool = True) -> list[str]:
-            raise GpubError(_EXPORT_FIRST)
+            raise GpubError(
+                "gpub scores given answers; for written ones and whole texts there is lm-eval: "
+                "gpub export RUN FOLDER, then lm_eval --model hf --model_args pretrained=FOLDER"
+            )
+
+        loglikelihood_rolling = generate_until
 
     return Adapter
 
@@ -382,18 +378,6 @@ def pair_scores(
         )
 
 # %% ../../nbs/lib/evals/adapter.ipynb #e6ed6aa3
-def requests(
-    items: Sequence[Item],  # list of `Item`
-) -> list:  # list of lm-eval's `Instance`
-    "Turn the questions into lm-eval's requests, four for a question of four answers"
-    Instance = lm_eval_parts().Instance
-    return [
-        Instance("loglikelihood", {}, (i.context, f" {c}"), n)
-        for i in items
-        for n, c in enumerate(i.choices)
-    ]
-
-
 def as_task(
     name: str,  # how lm-eval shall call it
     items: Sequence[Item],  # list of `Item`

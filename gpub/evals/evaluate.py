@@ -328,15 +328,17 @@ def open_for_evaluation(
     tokens_at_once = _TOKENS_AT_ONCE_ON_CPU if on_cpu else _TOKENS_AT_ONCE_ON_GPU
     corpus = corpus_of(opened.config)
     if corpus:
-        reference_name = "the training text"
         documents = training_texts(corpus)
     else:
-        reference_name = "the questions"
         documents = [legible(tok, question)[0] for question in question_texts]
     if not documents:
         raise GpubError(f"nothing to ask {run}: no tasks, and the text it learned from is not here")
     ids = np.concatenate(tok.encode_batch(documents))
-    token_counts = np.bincount(ids, minlength=tok.vocab_size)
+    reference = ReferenceText(
+        name="the training text" if corpus else "the questions",
+        documents=documents,
+        token_counts=np.bincount(ids, minlength=tok.vocab_size),
+    )
     return EvaluatedRun(
         run=run,
         options=options,
@@ -346,7 +348,7 @@ def open_for_evaluation(
         tokens_at_once=tokens_at_once,
         lm=adapter(opened.model, tok, tokens_at_once),
         corpus=corpus,
-        reference=ReferenceText(reference_name, documents, token_counts),
+        reference=reference,
     )
 
 

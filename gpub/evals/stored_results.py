@@ -71,7 +71,7 @@ def _read_stored(
     "Read stored results; None where they are of other weights, or were asked in another way"
     stored = read_results(path)
     identity = model_identity(run, options.step, log)
-    if not _is_of_weights(stored, identity):
+    if any(stored.get(key) != value for key, value in asdict(identity).items()):
         _refuse_another_run(path, stored, run, identity)
         log(
             f"{path} is of other weights (run {stored['run']}, step {stored['step']}) than "
@@ -88,10 +88,9 @@ def _read_stored(
 
 def _is_complete(stored: ReportCard, options: EvalOptions) -> bool:
     "Tell whether stored results have all that is asked, so that no model has to be read"
-    if stored["settings"].get("reference") == "the training text":
-        if "bits_per_byte" not in stored:
-            return False
-    return all(
+    has_text = stored["settings"].get("reference") == "the training text"
+    has_bits = "bits_per_byte" in stored or not has_text
+    return has_bits and all(
         has_score(stored, task, options)
         and (
             task == "humaneval"
@@ -99,11 +98,6 @@ def _is_complete(stored: ReportCard, options: EvalOptions) -> bool:
         )
         for task in options.tasks
     )
-
-
-def _is_of_weights(stored: ReportCard, identity: ModelIdentity) -> bool:
-    "Tell whether stored results are of these weights"
-    return all(stored.get(key) == value for key, value in asdict(identity).items())
 
 
 def _refuse_another_run(path: Path, stored: ReportCard, run: Path | str, identity: ModelIdentity):

@@ -216,20 +216,17 @@ class DecodeEngine:
     ):
         self.model = model
         self.batch_sizes = sorted(batch_sizes) or [1]
+        self.reads_together = self.batch_sizes != [1]
         self.requests: list[RunningRequest] = []
         self.read_prompt: ReadTokens = partial(read_tokens, model)  # any number of tokens
         # one token of each text; of a small model it has copies of the weights
         self.read_newest: ReadTokens = decode_function(model)
         self.decode_threads = decode_threads(model)
         # NOTE: FSDP writes into tensors of its own, which inference mode forbids
-        self.no_grad_context = torch.no_grad if _is_sliced(model) else torch.inference_mode
+        is_sliced = hasattr(model.tok.weight, "device_mesh")
+        self.no_grad_context = torch.no_grad if is_sliced else torch.inference_mode
         # of one token: it fills a batch up
         self.padding_cache = KVCache(model.cfg, model.tok.weight.device, size=1)
-
-    @property
-    def reads_together(self) -> bool:
-        "Tell whether the newest tokens of several requests may be read in one pass"
-        return self.batch_sizes != [1]
 
     def add_request(
         self,
@@ -320,8 +317,3 @@ def _draw_or_fail(
         return running.draw(logits_bv)
     except GpubError as e:
         return e
-
-
-def _is_sliced(model: Decoder) -> bool:
-    "Tell whether each process has only a slice of the weights, as under FSDP"
-    return hasattr(model.tok.weight, "device_mesh")

@@ -466,11 +466,10 @@ class BatchWorker:
             if isinstance(tokens, GpubError):  # this text ends, the others go on
                 traceback.print_exception(tokens)
                 text.tokens.put_nowait(_model_failed(tokens))
-                del self.writing[running]
-                continue
-            (token,) = tokens
-            text.tokens.put_nowait(ApiError(STUCK) if token.finish == "stuck" else token)
-            if token.finish:
+            else:
+                (token,) = tokens
+                text.tokens.put_nowait(ApiError(STUCK) if token.finish == "stuck" else token)
+            if running not in self.engine.requests:
                 del self.writing[running]
 
     def _fail(self, error: ApiError) -> None:

@@ -73,11 +73,7 @@ class Questions:
     ) -> float:
         "Return what an answer earns; raises `GpubError` for a reward that is not a number"
         reward = self.reward(number, answer)
-        try:
-            is_number = math.isfinite(reward)
-        except TypeError:
-            is_number = False
-        if not is_number:
+        if not isinstance(reward, (int, float, np.generic)) or not math.isfinite(reward):
             raise GpubError(
                 f"the reward of an answer to question {number} is {reward}: it must be a number"
             )

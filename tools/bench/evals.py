@@ -12,7 +12,7 @@ import torch
 from gpub.data.bpe import SPECIALS, BPETokenizer
 from gpub.data.plays import plays
 from gpub.device import machine, pick_device, seed_everything, use_threads
-from gpub.evals.adapter import adapter, exported, requests
+from gpub.evals.adapter import adapter, exported, lm_eval_parts
 from gpub.evals.tasks import TASKS, Item, load_items
 from gpub.files import data_dirs
 from gpub.lab.bench.race import Race, machine_line
@@ -54,6 +54,16 @@ def bench_tokenizer(
             break
     learned = f"{size / 1e6:.0f} MB of {path.name} and the questions" if path else "the questions"
     return BPETokenizer.train(texts, vocab_size - len(SPECIALS)), learned
+
+
+def requests(items: Sequence[Item]) -> list:
+    "Turn questions into lm-eval's requests, four for a question of four answers"
+    instance = lm_eval_parts().Instance
+    return [
+        instance("loglikelihood", {}, (item.context, f" {choice}"), n)
+        for item in items
+        for n, choice in enumerate(item.choices)
+    ]
 
 
 def answer_in_turns(
