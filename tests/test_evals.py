@@ -5,6 +5,7 @@ import gzip
 import importlib.util
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -504,6 +505,18 @@ def call(*words):
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.output
+
+
+def test_what_is_asked_is_said_and_what_takes_long_shows_how_far_it_is(
+    run, files, monkeypatch, capsys
+):
+    monkeypatch.setattr("gpub.evals.evaluate._SHOWN_FROM", -1)
+    tasks = ("arc_easy", "lambada")
+    evaluate_run(run, EvalOptions(tasks=tasks, limit=6, folder=files, device="cpu", check=0))
+    out = capsys.readouterr().out
+    assert re.search(r"asking 12 questions of arc_easy, lambada, .*: about \d+:\d\d\n", out)
+    assert out.index("arc_easy (1 of 2)  ") < out.index("lambada (2 of 2)  ")
+    assert re.search(r"lambada \(2 of 2\)  \d+:\d\d done, 0:00 left\n", out), "all was counted"
 
 
 def test_the_command_on_a_model_of_characters(run, files):

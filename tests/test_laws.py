@@ -121,8 +121,8 @@ FOR_USERS = {
     "model.counts": "kv_bytes",
     # the closing tables of chapter 5
     "report.lessons": "colab_bill lesson_table",
-    # several runs on one axis, and what they wrote, step by step, in a notebook
-    "report.results": "compare_runs replay_prompts",
+    # several runs on one axis, what they cost, and what they wrote step by step, in a notebook
+    "report.results": "bill_table compare_runs milestone_table replay_prompts",
     "report.watch": "show_progress",
     "share.demo": "as_picture playground",
     # pictures that move, for a chapter or a notebook of your own

@@ -15,7 +15,7 @@ import pytest
 from browser import Browser
 from nbclient import NotebookClient
 
-from gpub.report.watch import MOST_POINTS, Training, show_progress, thinned, writing_steps
+from gpub.report.watch import MOST_POINTS, Work, show_progress, show_work, thinned, writing_steps
 
 CELL = """
 import time
@@ -68,15 +68,29 @@ def test_a_curve_of_any_length_is_small_and_keeps_its_means():
     losses = [float(n % 7) for n in range(10_001)]
     points = thinned(losses)
     assert len(points) <= MOST_POINTS
-    training = Training(10_001, losses=losses)
+    training = Work(10_001)
+    for loss in losses:
+        training.learned(loss)
     assert len(training._repr_html_()) < 4_000
     assert thinned([1.0, 2.0]) == [(1.0, 1.0), (2.0, 2.0)]
 
 
 def test_a_text_cannot_become_a_part_of_the_page():
-    training = Training(2, losses=[2.0], texts=[(1, "<script>alert(1)</script>")])
+    training = Work(2, texts=[(1, "<script>alert(1)</script>")])
+    training.learned(2.0)
     assert "<script>" not in training._repr_html_()
-    assert "no step yet" in repr(Training(2))
+    assert "no step yet" in repr(Work(2))
+
+
+def test_other_work_is_shown_without_a_curve(capsys):
+    work = Work(20, doing="hellaswag (1 of 2)")
+    with show_work(work) as advance:
+        advance(10)
+        work.doing = "lambada (2 of 2)"
+        advance(10)
+    out = capsys.readouterr().out
+    assert re.search(r"hellaswag \(1 of 2\)  0:00 done, 0:00 left\nlambada", out)
+    assert "lambada (2 of 2)" in work._repr_html_() and "<svg" not in work._repr_html_()
 
 
 @pytest.mark.parametrize("total", (1, 2, 10, 984, 100_000))

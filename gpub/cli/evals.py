@@ -168,22 +168,8 @@ def eval_command(**options: object):
     if asked.names and importlib.util.find_spec("lm_eval") is None:
         raise GpubError("evaluation needs lm-eval and transformers: pip install 'gpub[eval]'")
     from gpub.evals.compare import compare_results, report
-    from gpub.evals.samples import sample_checkpoints
-
-    results = _results(asked) if asked.names else []
-    if asked.compare and results:
-        click.echo(f"\n{compare_results(*results)}")
-    for result in [] if asked.compare else results:
-        click.echo("\n" + report(result))
-    if asked.samples:
-        echo_text(f"\n{sample_checkpoints(asked.runs, asked.device)}")
-    if asked.compare and asked.text:
-        click.echo(f"written to {_heat_page(asked)}")
-
-
-def _results(asked: _Asked) -> list[dict]:
-    "What every run scores"
     from gpub.evals.options import EvalOptions
+    from gpub.evals.samples import sample_checkpoints
     from gpub.evals.stored_results import stored_or_new
 
     same = dict(
@@ -196,10 +182,19 @@ def _results(asked: _Asked) -> list[dict]:
         shots=asked.shots,
         unsafe=asked.unsafe,
     )
-    return [
+    results = [
         stored_or_new(run, EvalOptions(step=step, **same), asked.file, click.echo)
         for run, step in asked.models
+        if asked.names
     ]
+    if asked.compare and results:
+        click.echo(f"\n{compare_results(*results)}")
+    for result in [] if asked.compare else results:
+        click.echo("\n" + report(result))
+    if asked.samples:
+        echo_text(f"\n{sample_checkpoints(asked.runs, asked.device)}")
+    if asked.compare and asked.text:
+        click.echo(f"written to {_heat_page(asked)}")
 
 
 def _heat_page(asked: _Asked) -> Path:

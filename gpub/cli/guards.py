@@ -96,6 +96,7 @@ def verify_command(folder: str):
     damaged = [part.question for part in parts if not part.ok]
     if damaged:
         raise GpubError(f"{folder}: damaged: {', '.join(damaged)}")
+    click.echo(f"\n{folder} is whole")
 
 
 @click.command("rehearse", cls=TorchCommand)

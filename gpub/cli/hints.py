@@ -96,15 +96,10 @@ def _meant(typed: str, table: dict[str, str]) -> list[str]:
     return [here for here, elsewhere in table.items() if typed in elsewhere.split()]
 
 
-def _settings() -> set[str]:
-    from gpub.model.llama import LlamaConfig
-    from gpub.train.config import TrainConfig
-
-    return {*TrainConfig.__dataclass_fields__, *LlamaConfig.__dataclass_fields__}
-
-
 def _option_hint(typed: str, ctx: click.Context) -> str | None:
     "Name the option or the setting that was meant, by the beginning of its name or by its meaning"
+    from gpub.model.llama import LlamaConfig
+    from gpub.train.config import TrainConfig
     from gpub.train.presets import COMMON_NAMES
 
     names = [flag for parameter in ctx.command.params for flag in parameter.opts]
@@ -123,7 +118,8 @@ def _option_hint(typed: str, ctx: click.Context) -> str | None:
         return f"options stand behind their command: gpub COMMAND {typed}"
     setting = typed.lstrip("-").replace("-", "_")
     setting = COMMON_NAMES.get(setting, setting)
-    if "--set" in names and setting in _settings():
+    settings = {*TrainConfig.__dataclass_fields__, *LlamaConfig.__dataclass_fields__}
+    if "--set" in names and setting in settings:
         return f"it is a setting: --set {setting}=VALUE"
     return None
 

@@ -180,7 +180,7 @@ def _refuse_mix(of_cards: bool, forecast: bool, ladder: bool, settings: bool):
             "preset's: leave --gpu and --compare out"
         )
     if not (of_cards or forecast):
-        raise GpubError("give --gpu NAME, --compare for all cards, or --forecast")
+        raise GpubError("give --gpu NAME, such as T4 or cpu, --compare for all, or --forecast")
 
 
 def _refuse_for_cards(gpu: str | None, compared: bool, several: bool, lora: int | None):

@@ -23,6 +23,7 @@ from gpub.cli.options import (
     write_result,
 )
 from ..core import GpubError, read_config
+from ..files import newest_runs
 
 # %% ../../nbs/lib/cli/runs_commands.ipynb #baccef92
 @click.command("ls")
@@ -73,7 +74,7 @@ def presets_command():
     "List the presets of gpub train: size, tokens, what each is for."
     from gpub.train.presets import preset_table
 
-    click.echo(preset_table())
+    click.echo(f"{preset_table()}\n\nTrain one: gpub train shakespeare")
 
 # %% ../../nbs/lib/cli/runs_commands.ipynb #084dca92
 @click.command("resume", cls=TrainingCommand)
@@ -139,7 +140,8 @@ def compare_command(runs: tuple[str, ...], out: str, over: str):
     from gpub.record.runs import last_texts, run_table, settings_table, summarise_run
 
     if len(runs) < 2:
-        raise click.UsageError("compare takes at least two runs")
+        others = [str(run) for run in newest_runs() if str(run) not in runs] or ["RUN"]
+        raise click.UsageError(f"it takes at least two runs: gpub compare {runs[0]} {others[0]}")
     summaries = [summarise_run(run) for run in runs]
     for run in summaries:
         if run.trouble:

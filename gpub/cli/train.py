@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .runs import presets_command
 from gpub.cli.options import (
     PATH,
     PRESET,
@@ -117,7 +118,7 @@ def train_command(
         return
     may_be_text = preset is not None or (file is None and options["init"] is None)
     if may_be_text and preset is None and options["data"] is None:
-        _list_presets()
+        ctx.invoke(presets_command)
         return
     chosen = parse_settings(settings)
     chosen |= {k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None}
@@ -266,13 +267,6 @@ def _short_text(task: "Pretraining") -> str:
         f"{task.corpus.source} is short: {task.cfg.steps:,} steps read it {times:,.0f} times, and "
         f"the model learns more and more of it by heart; fewer steps: --steps N"
     )
-
-
-def _list_presets():
-    "What `gpub train` alone shows"
-    from gpub.train.presets import preset_table
-
-    click.echo(f"{preset_table()}\n\nTrain one: gpub train shakespeare")
 
 
 @click.command("sample", cls=TorchCommand)

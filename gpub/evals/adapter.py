@@ -206,6 +206,8 @@ def likelihoods(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
     tokens: int = 1024,  # to read at once
     cuts: Cuts | None = None,  # `Cuts`, to be added to
+    # told after each pass how many answers it read
+    advance: Callable[[int], None] | None = None,
 ) -> list[tuple[float, bool]]:  # list of (nats, is the favourite), in the order of `pairs`
     "Measure how likely each answer is after its context"
     device = model.tok.weight.device
@@ -224,6 +226,8 @@ def likelihoods(
         token_nats = logits_nv[index, ids] - logits_nv.logsumexp(-1)[index]
         nats.index_add_(0, answers, token_nats.double())
         best[answers[logits_nv.argmax(-1)[index] != ids]] = 0
+        if advance:
+            advance(sum(len(row) for _, row in part))
     return list(zip(nats.tolist(), map(bool, best.tolist())))
 
 # %% ../../nbs/lib/evals/adapter.ipynb #0b3e4b0d
@@ -256,6 +260,7 @@ class HarnessModel(Protocol):
     tok: Tokenizer | None
     window: int  # tokens that the model reads at once
     device: torch.device
+    advance: Callable[[int], None] | None  # told after each pass how many answers it read
 
     def reset_cuts(self) -> Cuts:
         "Return what was cut so far, and count anew"
@@ -282,6 +287,7 @@ def _adapter_class() -> type:
             self.tokens = tokens
             self.window = model.cfg.context_length
             self.cuts = Cuts()
+            self.advance: Callable[[int], None] | None = None  # as `likelihoods` takes it
             # a context comes once for each of its answers
             self._encode = lru_cache(1 << 12)(lambda text: [int(i) for i in tok.encode(text)])
 
@@ -306,7 +312,7 @@ def _adapter_class() -> type:
 
         def _loglikelihood_tokens(self, requests: list, **kw: Any) -> list[tuple[float, bool]]:
             pairs = [(context, answer) for _, context, answer in requests]
-            return likelihoods(self.model, pairs, self.tokens, self.cuts)
+            return likelihoods(self.model, pairs, self.tokens, self.cuts, self.advance)
 
         def loglikelihood(self, requests: list, disable_tqdm: bool = True) -> list:
             return super().loglikelihood(requests, True)

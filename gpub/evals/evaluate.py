@@ -12,8 +12,11 @@ __all__ = ['ReportCard', 'evaluate_run', 'evaluate_parts', 'has_score', 'is_chec
 # answers to a few questions. Then come scores, programs, bits per byte: hours for a large model, so
 # the `ReportCard` is yielded after each, can be stored, and is gone on with.
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
@@ -39,9 +42,12 @@ from gpub.evals.scoring import (
 )
 from .tasks import SUBSET_SEED, TASKS, Item, examples_of, random_subset, task_files
 from .training_text import contamination, corpus_of, held_out, training_texts
+from ..files import similar_run
 from ..model.gpt import Decoder, count_params
 from ..record.checkpoint_folder import folder_weights
 from ..record.run import Run
+from ..report.watch import Work, show_work
+from ..progress import short_duration
 from ..share.hub import is_hub_folder, model_folder, open_run
 
 # %% ../../nbs/lib/evals/evaluate.ipynb #162634a2
@@ -94,7 +100,10 @@ def evaluate_parts(
     question_texts += [program["prompt"] for program in programs]
     evaluated = open_for_evaluation(run, options, question_texts, log)
     # 3) before any score: the loss through lm-eval is training's, and the exported model agrees
+    began = time.monotonic()
     card = evaluated.begin_card(log)
+    # it read its tokens twice
+    seconds_per_token = (time.monotonic() - began) / card["calibration"]["tokens"] / 2
     if stored is not None:
         _take_over(card, stored, options, log)
     unchecked = {
@@ -106,8 +115,10 @@ def evaluate_parts(
         card["agreement"] = card.get("agreement", {}) | evaluated.compare_export(unchecked, log)
     yield card
     # 4) the answers
-    for task, items in questions.items():
-        if task not in card["tasks"]:
+    unasked = {task: items for task, items in questions.items() if task not in card["tasks"]}
+    with _shown(evaluated, unasked, seconds_per_token, log) as work:
+        for number, (task, items) in enumerate(unasked.items(), 1):
+            work.doing = f"{task} ({number} of {len(unasked)})"
             card["tasks"][task] = evaluated.score_task(task, items)
             yield card
     if programs and "humaneval" not in card:
@@ -118,6 +129,41 @@ def evaluate_parts(
         texts = held_out(evaluated.corpus)
         card["bits_per_byte"] = bits_by_source(evaluated.model, evaluated.tok, texts)
         yield card
+
+
+_SHOWN_FROM = 5  # seconds: what is over sooner needs no bar
+
+
+@contextmanager
+def _shown(
+    evaluated: "EvaluatedRun",
+    questions: dict[str, list[Item]],
+    seconds_per_token: float,
+    log: Callable[[str], None],
+) -> Iterator[Work]:
+    "Say what will be asked, and about how long that takes; what is long shows how far it is"
+    sample = " ".join(evaluated.reference.documents[:100])
+    tokens_per_character = len(evaluated.tok.encode(sample)) / len(sample)
+    window = evaluated.model.cfg.context_length
+    tokens = 0.0
+    work = Work(total=0)
+    for item in chain.from_iterable(questions.values()):
+        characters = len(item.context) + sum(map(len, item.choices))
+        read = tokens_per_character * characters
+        # with all its answers in one pass, or with each in a pass of its own
+        tokens += read if read <= window else window * len(item.choices)
+        work.total += 2 * len(item.choices)
+    seconds = 2 * tokens * seconds_per_token
+    if questions:
+        count = sum(map(len, questions.values()))
+        log(
+            f"asking {count:,} questions of {', '.join(questions)}, and each once more with the "
+            f"context of another: about {short_duration(seconds)}"
+            + ("; --limit 100 asks 100 of each" if seconds > 60 else "")
+        )
+    with show_work(work) if seconds > _SHOWN_FROM else nullcontext() as evaluated.lm.advance:
+        yield work
+    evaluated.lm.advance = None
 
 
 def _try_program(options: EvalOptions) -> None:
@@ -187,7 +233,7 @@ def model_identity(
             raise GpubError(f"{run} is a Hugging Face folder and has no steps: leave --step out")
         return ModelIdentity(None, 0, folder_weights(folder))
     if not (folder / "config.json").is_file():
-        raise GpubError(f"{run} is not a run folder: it has no config.json")
+        raise GpubError(f"{run} is not a run folder: it has no config.json{similar_run(run)}")
     run_id = read_config(run, "model").get("run_id")
     checkpoint = Run(run, step, log=log).weights()
     return ModelIdentity(run_id, checkpoint.step, checkpoint.weights_checksum())

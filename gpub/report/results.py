@@ -19,8 +19,7 @@ from ..core import GpubError
 from ..model.generate import generate_texts
 from ..record.checkpoint_folder import kept_steps
 from ..record.run import load_run
-from ..record.log import read_bill, read_log, read_settings, sample_table
-from .page import write_report
+from ..record.log import read_bill, read_log, read_settings
 from .plots import _draw_references, plot_loss, smooth
 from ..table import Table
 
@@ -53,15 +52,6 @@ class Results:
         "Describe the stages of this run, as `stage_table` does"
         return stage_table(self.rows, self.refs, self.config)
 
-    def milestones(self) -> Table:
-        "List the samples it wrote on its way, as `milestone_table` does"
-        return milestone_table(sample_table(self.path))
-
-    def receipt(self) -> Table:
-        """Add up the bill of this run, as `bill_table` does; raises `GpubError` before it is
-        finished"""
-        return bill_table([self])
-
     def _repr_markdown_(self) -> str:
         last = self.rows[-1]
         c = self.config
@@ -80,23 +70,6 @@ class Results:
             ["", self.name],
             [(k, f"{v:,}" if isinstance(v, int) else v) for k, v in facts if v is not None],
         )._repr_markdown_()
-
-    def save(
-        self,
-        folder: str | Path | None = None,  # default: the run folder
-    ) -> list[Path]:  # written
-        """Write the curves as PNG and SVG over steps, tokens, seconds and dollars, and report.html
-        beside the log"""
-        out = Path(folder or self.path)
-        out.mkdir(parents=True, exist_ok=True)
-        paths = [write_report(self.path)]
-        for x in ("step", "tokens", "seconds", "usd"):
-            if not any(r.get(x) for r in self.rows):
-                continue  # a run that cost nothing has no curve over dollars
-            for kind in ("png", "svg"):
-                paths.append(out / f"loss-{x}.{kind}")
-                self.curve(x).savefig(paths[-1], dpi=120)
-        return paths
 
 
 def _bpb(row: dict) -> str:
