@@ -138,6 +138,8 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "import gpt2 runs/gpt2": "openai-community/gpt2",
     "prep": "gpub prep --source mine=mydata.txt --out shards",
     "eval runs/plays arc_easy": "gpub eval RUN --tasks arc_easy",
+    "eval plays --tasks arc_easy": "did you mean runs/plays?",
+    "compare runs/plays": "gpub compare runs/plays RUN",
     "report runs/plays": "gpub show RUN, or open report.html",
     "sample runs/plays --n 30": "here it is --tokens",
     "plan runs/plays --gpu T4": "gpub train --init runs/plays --extend STEPS",

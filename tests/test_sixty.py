@@ -3,6 +3,7 @@ names the next step, or is what was asked for. The run, the book and the short t
 the preset is smaller than the real one; nothing here needs the network."""
 
 import shlex
+import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -11,12 +12,13 @@ import pytest
 from commands import gpub
 
 from gpub.data.plays import plays
+from gpub.data.text import find_shakespeare
 from gpub.train.presets import PRESETS
 
 SIXTY = {  # what is typed after gpub: what must be in the answer
     "": "Start with: gpub train shakespeare",
     "help": "Start with: gpub train shakespeare",
-    "help train": "Usage: gpub train",
+    "help train": " train [OPTIONS] [PRESET]",
     "version": "gpub, version",
     "-V": "gpub --version",
     "trian shakespeare": "Did you mean 'train'?",
@@ -46,7 +48,7 @@ SIXTY = {  # what is typed after gpub: what must be in the answer
     "sample runs/shakespeare --temp 0.5": "did you mean --temperature?",
     "sample runs/shakespeare --top_k 5": "did you mean --top-k?",
     "sample runs/shakespeare --max-tokens 50": "here it is --tokens",
-    "sample gpt2": "OWNER/NAME",
+    "sample gpt2": "runs that are here: runs/",
     "train": "Train one: gpub train shakespeare",
     "train mydata.txt --steps 8 --out runs/m2": "gpub sample runs/m2 --prompt TEXT",
     "train mydta.txt": "did you mean mydata.txt?",
@@ -96,6 +98,9 @@ def world(tmp_path_factory):
         patch.setitem(PRESETS, "shakespeare", replace(preset, model=TINY, train=recipe))
         patch.chdir(folder)
         patch.delenv("GPUB_RUNS", raising=False)
+        if text := find_shakespeare():
+            shutil.copy(text, folder)
+        patch.setenv("GPUB_DATA", str(folder))  # where no questions are
         (folder / "mydata.txt").write_text(plays(20_000, seed=5))
         (folder / "tiny.txt").write_text("to be or not")
         (folder / "book.pdf").write_bytes(b"%PDF-1.7\n\xff\xfe\x00")
