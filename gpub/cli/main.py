@@ -34,7 +34,7 @@ COMMANDS = {
         ("grow", "train:grow_command", "Grow the Llama of RUN into a larger one, and train on."),
         (
             "presets",
-            "runs:presets_command",
+            "train:presets_command",
             "List the presets of gpub train: size, tokens, what each is for.",
         ),
     ),
