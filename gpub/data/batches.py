@@ -70,19 +70,21 @@ class WindowSource:
 
 
 @dataclass(frozen=True)
-class AnnealMix:
+class AnnealMix(Config):
     "Other shares, for the end of a run"
 
     weights: dict[str, float]  # source -> share of the tokens, in any unit
     # of all ranks together, where these shares begin: with the window that holds it
-    first_token: int
+    first_token: Annotated[int, Ge(0)]
 
 
 class Batches:
     """`batches[step]` is the `Batch` of a step, a pure function of seed and step; the order has no
-    end. All other methods count tokens that all ranks have read: where no run changes them,
-    `cursor` is step x batch x context length. Ids are trusted to be below the vocabulary.
-    Raises `GpubError` for a plan, ids or weights that do not fit together"""
+    end. The other methods take a cursor, the tokens that all ranks have read so far: in steps of
+    equal size it is step x batch x context length. It leads to windows of the order, of which each
+    rank has its part, and `mixture` says how many of them each source has given. Ids are trusted
+    to be below the vocabulary. Raises `GpubError` for a plan, ids or weights that do not fit
+    together"""
 
     def __init__(
         self,
@@ -147,18 +149,17 @@ class Batches:
         self,
         cursor: int,  # tokens that all ranks have read so far
         tokens: int,  # to read now, of all ranks together
-        context_length: int | None = None,  # of the rows: a part of a window; default: all of it
+        row_length: int | None = None,  # tokens a row: a part of a window; default: all of it
     ) -> Batch:  # this rank's rows
         """Read the rows at a position in the order, whatever was read before; raises `GpubError`
         for tokens that are no whole windows"""
         window_length = self.plan.context_length
-        row_length = window_length if context_length is None else context_length
+        row_length = window_length if row_length is None else row_length
         if row_length < 1 or window_length % row_length:
             raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
         # tokens of all ranks -> this rank's windows of each source -> rows
-        parts = []
-        for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
-            parts.append(source.read(first, stop))
+        ranges = zip(self.sources, self._window_ranges(cursor, tokens))
+        parts = [source.read(first, stop) for source, (first, stop) in ranges]
         windows = torch.cat(parts) if len(parts) > 1 else parts[0]
         if row_length < window_length:
             # (windows, window_length + 1) -> (rows, row_length + 1): each row overlaps the next by
@@ -171,8 +172,8 @@ class Batches:
         "Compute the first window of this rank and one past its last, for each source"
         window_length = self.plan.context_length
         world_size = self.plan.world_size
-        no_whole_windows = cursor % window_length or tokens % (window_length * world_size)
-        if cursor < 0 or tokens <= 0 or no_whole_windows:
+        remainder = cursor % window_length + tokens % (window_length * world_size)
+        if cursor < 0 or tokens <= 0 or remainder:
             raise GpubError(
                 f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window_length} "
                 f"for {world_size} processes"
@@ -253,7 +254,8 @@ class Batches:
     @cached_property
     def fingerprint(self) -> str:  # 16 hex digits
         """Identify the data: the manifest's fingerprint for shards, else a hash of the arrays. It
-        depends on where one array ends and the next begins, and on their dtype"""
+        depends on where one array ends and the next begins, and on their dtype; not on the names of
+        sources, which belong to the weights"""
         if self.shard_map is not None:
             return self.shard_map.fingerprint
         digests = b""

@@ -196,17 +196,22 @@ def _whole_checkpoints(
         try:
             record = verify_checkpoint(newest, parts)
         except GpubError as e:
-            if not newest.exists():
-                continue
-            if not isinstance(e, Damaged):
-                raise
-            damaged.append(e)
-            log(f"skipped a damaged checkpoint: {e}")
-            continue
-        yield record
+            if newest.exists():
+                if not isinstance(e, Damaged):
+                    raise
+                damaged.append(e)
+                log(f"skipped a damaged checkpoint: {e}")
+        else:
+            yield record
     if len(damaged) < len(tried):
         raise _all_deleted(path)
-    raise _none_whole(path, step, damaged)
+    if step is None:
+        raise Damaged(
+            f"{path}: none of its {len(damaged)} checkpoints is whole (newest: {damaged[0]}); "
+            "restore one, or start again in another folder"
+        )
+    others = [kept for kept in kept_steps(path) if kept != step]
+    raise Damaged(f"{damaged[0]}; other steps of {path}: {others or 'none'}")
 
 
 def _is_checkpoint(path: Path, step: int | None) -> bool:
@@ -248,17 +253,6 @@ def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], None]) -> None:
         log(
             f"{path} names {name!r}, which is gone; looking for the newest checkpoint that is there"
         )
-
-
-def _none_whole(run_dir: Path, step: int | None, damaged: list[Damaged]) -> Damaged:
-    newest = damaged[0]
-    if step is None:
-        return Damaged(
-            f"{run_dir}: none of its {len(damaged)} checkpoints is whole (newest: {newest}); "
-            "restore one, or start again in another folder"
-        )
-    others = [kept for kept in kept_steps(run_dir) if kept != step]
-    return Damaged(f"{newest}; other steps of {run_dir}: {others or 'none'}")
 
 
 def _all_deleted(path: Path) -> GpubError:

@@ -44,24 +44,16 @@ class Objective(Protocol):
 BatchFunction = Callable[[int, int], Batch]  # of (step, context length)
 
 
+@dataclass
 class NextToken:
     "Pretraining's objective: the cross-entropy of every next token"
 
-    def __init__(
-        self,
-        loss_fn: Callable[[Tensor, Tensor], Tensor],  # (ids, targets) -> mean nats per token
-        batches: BatchFunction,  # this process's rows
-        cfg: TrainConfig,  # its stages and tokens a step
-        context_length: int,  # the model's own
-        device: torch.device,  # where the loss is computed
-        world: World = World(),  # the processes that share a step
-    ):
-        self.loss_fn = loss_fn
-        self.batches = batches
-        self.cfg = cfg
-        self.context_length = context_length
-        self.device = device
-        self.world = world
+    loss_fn: Callable[[Tensor, Tensor], Tensor]  # (ids, targets) -> mean nats per token
+    batches: BatchFunction  # this process's rows
+    cfg: TrainConfig  # its stages and tokens a step
+    context_length: int  # the model's own
+    device: torch.device  # where the loss is computed
+    world: World = World()  # the processes that share a step
 
     def batch(self, step: int) -> TokenBatch:
         "Read this process's rows, and count the targets of the step"
@@ -96,18 +88,15 @@ class TrainStep:
     metrics: dict[str, Tensor | float] = field(default_factory=dict)
     world: World = World()  # loss and metrics are this process's share until `row` averages
 
-    def check_finite(self) -> None:
-        "Raise `Diverged` if any step so far was not finite; every process must call it"
+    def row(self) -> dict[str, int | float]:  # for the log
+        """Return the step as plain numbers; raises `Diverged` if any step so far was not finite.
+        Every process must call it"""
         first_bad_step = int(self.world.max(self.first_bad_step))
         if first_bad_step:
             raise Diverged(
                 f"the loss or its gradient is not a number at step {first_bad_step}: "
                 "stopped; start again in another folder with a lower learning rate"
             )
-
-    def row(self) -> dict[str, int | float]:  # for the log
-        "Return the step as plain numbers; raises as `check_finite`, every process must call it"
-        self.check_finite()
         taken = sorted(self.metrics.keys() & {"step", "tokens", "loss", "lr", "grad_norm"})
         if taken:
             raise GpubError(f"a metric may not be called {taken[0]}: a row has that already")

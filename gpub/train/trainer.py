@@ -312,20 +312,35 @@ def build_on_device(
     world: World,
     sliced: bool,  # each process will hold a slice only
 ) -> Decoder:
-    "Build a model on its device; one to be sliced on the CPU of process 0, on `meta` elsewhere"
+    """Build a model on its device; one to be sliced on the CPU of process 0, on `meta` elsewhere.
+    Raises `GpubError` for weights that do not fit in memory: the system would kill the process
+    without a word"""
     if sliced and not world.main:
         with torch.device("meta"):
             return architectures.build_model(model_cfg)
-    _refuse_too_large(counts.parameter_anatomy(model_cfg).params)
+    parameters = counts.parameter_anatomy(model_cfg).params
+    need = 4 * parameters
+    have = ram_bytes()
+    if need > have:
+        raise GpubError(
+            f"the weights of {parameters:,} parameters take {need / 1e9:,.1f} GB, this machine has "
+            f"{have / 1e9:,.1f} GB of memory: take a smaller model, or a larger machine"
+        )
     model = architectures.build_model(model_cfg)
     return model if sliced else model.to(device)
 
 
 def _read_corpus(options: RunOptions, recipe: Recipe, log: Callable[[str], object]) -> Corpus:
-    "Load what is learned from"
+    "Load what is learned from; a large model learns nothing from the letters of Shakespeare"
     tok = recipe.initial.tok if recipe.initial else None
     if tok is None and options.data is None:
-        _require_data_for_large_model(options.preset, recipe.shape["d_model"])
+        vocab_size = config_of(options.preset).vocab_size
+        # a model of toy size may learn from letters, to be looked at
+        if recipe.shape["d_model"] > _TOY_WIDTH and vocab_size > _MOST_CHARACTERS:
+            raise GpubError(
+                f"{options.preset} is a model for a vocabulary of {vocab_size:,}, not for the "
+                "characters of Shakespeare: give --data a folder made by gpub prep, or a text file"
+            )
     return load_corpus(options.data, recipe.shape["context_length"], log, tok)
 
 
@@ -336,25 +351,3 @@ def _run_folder(options: RunOptions) -> Path:
     if options.init is not None:
         return runs_dir() / f"from-{Path(options.init).resolve().name}"
     return runs_dir() / options.preset
-
-
-def _refuse_too_large(parameters: int) -> None:
-    "Refuse weights that do not fit in memory: the system would kill the process without a word"
-    need = 4 * parameters
-    have = ram_bytes()
-    if need > have:
-        raise GpubError(
-            f"the weights of {parameters:,} parameters take {need / 1e9:,.1f} GB, this machine has "
-            f"{have / 1e9:,.1f} GB of memory: take a smaller model, or a larger machine"
-        )
-
-
-def _require_data_for_large_model(name: str, d_model: int) -> None:
-    "Refuse a large model without data: it learns nothing from the letters of Shakespeare"
-    vocab_size = config_of(name).vocab_size
-    # a model of toy size may learn from letters, to be looked at
-    if d_model > _TOY_WIDTH and vocab_size > _MOST_CHARACTERS:
-        raise GpubError(
-            f"{name} is a model for a vocabulary of {vocab_size:,}, not for the characters of "
-            "Shakespeare: give --data a folder made by gpub prep, or a text file"
-        )

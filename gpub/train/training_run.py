@@ -37,7 +37,7 @@ from .parallel import World
 from .resume import RunState, cut_records, open_config, resume_learner
 from .step_recorder import StepRecorder
 from .task import CommonOptions, TrainingTask
-from .trackers import Tracker, check_tracker, tracker
+from .trackers import check_tracker, tracker
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0005
 _TaskT = TypeVar("_TaskT", bound=TrainingTask)
@@ -180,7 +180,9 @@ class TrainingRun(Generic[_TaskT]):
         saver = self._make_saver(learner.place)
         if saver is not None:
             held.enter_context(saver)
-        track = held.enter_context(closing(self._open_tracker(config, has_steps_left)))
+        curves = self.options.track if self.world.main and has_steps_left else "none"
+        track = tracker(curves, self.out, config, config["run_id"], self.log)
+        held.enter_context(closing(track))
         held.enter_context(explain_lost_process(self.world, self.command))
         held.callback(ledger.switch, "save")  # closing the rest waits for the last write
         recorder = StepRecorder(
@@ -231,23 +233,25 @@ class TrainingRun(Generic[_TaskT]):
 
     def _store_config(self, task: _TaskT, model: Decoder) -> dict:
         "Write config.json, or return the one that is there if it is of the same run"
-        is_new = not (self.out / "config.json").exists()
-        about = self._describe_new(task, model) if is_new else {}
-        changeable = self.options.changeable
-        return open_config(self.out, task.identity(), about, changeable, task.data_location())
-
-    def _describe_new(self, task: _TaskT, model: Decoder) -> dict:
-        "Return what config.json keeps beside the identity; the precision may have to be timed"
-        precision = task.choose_precision(model)
-        return dict(
-            parameters=sum(p.numel() for p in model.parameters()),
-            device=str(task.device),
-            precision=dict(name=precision.name, why=precision.why),
-            run_id=secrets.token_hex(4),
-            machine=machine(task.device),
-            processes=self.world.size,
-            command=self.command,
-            **task.describe(),
+        about = {}
+        if not (self.out / "config.json").exists():
+            precision = task.choose_precision(model)  # it may have to be timed
+            about = dict(
+                parameters=sum(p.numel() for p in model.parameters()),
+                device=str(task.device),
+                precision=dict(name=precision.name, why=precision.why),
+                run_id=secrets.token_hex(4),
+                machine=machine(task.device),
+                processes=self.world.size,
+                command=self.command,
+                **task.describe(),
+            )
+        return open_config(
+            out=self.out,
+            identity=task.identity(),
+            about=about,
+            changeable=self.options.changeable,
+            data=task.data_location(),
         )
 
     def _restore_or_begin(
@@ -266,18 +270,14 @@ class TrainingRun(Generic[_TaskT]):
         check_config(self.out, config, saved)
         learner = Learner(model, task.cfg, placement, self.log, saved)
         resume_learner(learner, saved, self.options.changeable, self.log)
-        if self.world.main:
-            self._warn_of_changed_rows(saved)
-        return learner, RunState.of(saved)
-
-    def _warn_of_changed_rows(self, saved: Checkpoint) -> None:
-        changed = changed_rows(self.out, saved.rows)
+        changed = changed_rows(self.out, saved.rows) if self.world.main else []
         if changed:
             self.log(
                 f"{', '.join(changed)} in {self.out}: changed after it was written (rows before "
                 f"step {saved.step}). The weights are not affected, training goes on. Details: "
                 f"gpub verify {self.out}"
             )
+        return learner, RunState.of(saved)
 
     def _open_ledger(self, step: int) -> Ledger:
         "Open the ledger: process 0 writes, the others only count"
@@ -292,12 +292,6 @@ class TrainingRun(Generic[_TaskT]):
     def _close_ledger(self, ledger: Ledger) -> None:
         with disk_errors(self.out):
             ledger.flush()
-
-    def _open_tracker(self, config: dict, has_steps_left: bool) -> Tracker:
-        "Open what draws the curves: in process 0, where there is something to draw"
-        draws = self.world.main and has_steps_left
-        name = self.options.track if draws else "none"
-        return tracker(name, self.out, config, config["run_id"], self.log)
 
     def _make_saver(self, place: Placement) -> Saver | None:
         "Make the saver of process 0; where the model is in slices, one for each process"
