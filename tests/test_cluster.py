@@ -231,6 +231,48 @@ def test_the_script_for_slurm_runs_and_makes_the_same(corpus, built_in, slurm, t
         assert subprocess.run(words).returncode == 0
 
 
+LOSES_A_NODE = """#!/usr/bin/env bash
+# task 0 is killed when it has stored a chunk, the node of task 1 is never heard of again
+script="${@: -1}"
+if ! grep -q launch_pickled_pipeline "$script"; then
+  echo Submitted batch job 7
+  exit
+fi
+export SLURM_NODELIST=localhost RUN_OFFSET=0
+SLURM_ARRAY_TASK_ID=0 setsid bash "$script" > /dev/null 2>&1 &
+until compgen -G "$GPUB_TEST_STORE" > /dev/null || ! kill -0 $! 2> /dev/null; do sleep 0.001; done
+kill -9 -- -$!
+for i in 2 3; do
+  SLURM_ARRAY_TASK_ID=$i bash "$script" > /dev/null 2>&1 || exit 1
+done
+echo Submitted batch job 7
+"""
+
+
+@needs_datatrove
+@pytest.mark.skipif(sys.platform == "win32", reason="scripts of a shell")
+@pytest.mark.full(instead="test_jobs_of_slurm_that_end_undone_are_one_line")
+def test_a_task_killed_and_a_node_lost_under_slurm_are_tried_again(
+    corpus, slurm, tmp_path, monkeypatch
+):
+    "The same command again makes what nobody has made, and the bytes of a run without a loss"
+    cfg = config(corpus, tasks=2, chunk_mb=0.03)
+    prepare(cfg, tmp_path / "whole", log=quiet)
+    out = tmp_path / "out"
+    stored = out / ".work/store/documents"
+    monkeypatch.setenv("GPUB_TEST_STORE", f"{stored}/*/*.arrow")
+    options = dict(partition="long", time="1:30:00")
+    cluster = Cluster(executor="slurm", workers=2, options=options)
+    (slurm / "sbatch").write_text(LOSES_A_NODE)
+    with pytest.raises(GpubError, match="2 of 4 tasks did not: .* run the same command again"):
+        prepare(cfg, out, cluster=cluster, log=quiet)
+    assert len(list(stored.glob("*/*.done"))) == 2  # of tasks 2 and 3
+    assert list(stored.glob("edu-*/*.arrow"))  # of task 0, before it was killed
+    (slurm / "sbatch").write_text(SBATCH)
+    prepare(cfg, out, cluster=cluster, log=quiet)
+    assert digest(out) == digest(tmp_path / "whole")
+
+
 @needs_datatrove
 def test_jobs_of_slurm_that_end_undone_are_one_line(corpus, slurm, tmp_path):
     (slurm / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 7\n")

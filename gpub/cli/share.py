@@ -47,6 +47,12 @@ from ..core import GpubError
     show_default=True,
     help="Of the matrices in model.gguf: 4, 2 or about 1 byte a number.",
 )
+@click.option(
+    "--torchtitan",
+    is_flag=True,
+    help="Also torchtitan_run.py, with which torchtitan trains a Llama further on the run's "
+    "shards; what is lost stands in it.",
+)
 def export_command(
     run: str,
     folder: str,
@@ -55,6 +61,7 @@ def export_command(
     license: str,
     gguf: bool,
     gguf_type: str,
+    torchtitan: bool,
 ):
     """Write RUN as a Hugging Face FOLDER, or as GGUF.
 
@@ -76,7 +83,7 @@ def export_command(
             f"{folder} would be a folder: {line} --gguf writes model.gguf into it"
         )
     numbers = gguf_type if gguf else None
-    options = dict(gguf=numbers, log=warn, dtype=dtype, license=license)
+    options = dict(gguf=numbers, log=warn, dtype=dtype, license=license, torchtitan=torchtitan)
     click.echo(f"written to {export_run(run, folder, step, **options)}")
     click.echo(
         f"next: gpub push {folder} OWNER/NAME, or in Python: "

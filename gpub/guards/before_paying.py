@@ -357,7 +357,8 @@ def evidence_table(
         "the budget holds": f"forecast within budget on {ended} of {asked} cards that have enough "
         "memory and a known price",
         "the final loss": f"forecast: {loss.middle:.2f} ({loss.low:.2f} to {loss.high:.2f}: "
-        f"{loss.level:.0%} if the law holds), from {loss.basis}; nobody has tuned this recipe's rates",
+        f"{loss.level:.0%} if the law holds), from {loss.basis}; nobody has tuned this recipe's "
+        "rates",
     }
     measured = measured_on(plan.preset, gpu, shipped())
     rows = [[line, words, measured.get(line, NOT_YET)] for line, words in without.items()]

@@ -132,9 +132,10 @@ def _run_on_slurm(common: dict[str, Any], tasks: int):
     executor = SlurmPipelineExecutor(**common, tasks=tasks)
     executor.run()
     while _left(executor):
-        in_queue = _is_queued(str(executor.job_id))
+        words = ["squeue", "-h", "-j", str(executor.job_id)]
+        queue = subprocess.run(words, capture_output=True, text=True)
         left = _left(executor)  # in this order: a task may end between the two looks
-        if left and not in_queue:
+        if left and (queue.returncode or not queue.stdout.strip()):
             raise GpubError(
                 f"job {executor.job_id} of Slurm ended, {left} of {tasks} tasks did not: see "
                 f"{executor.slurm_logs_folder}, then run the same command again"
@@ -146,8 +147,3 @@ def _left(executor: Any) -> int:
     "Count the tasks that have not left their mark"
     return len(executor.get_incomplete_ranks(skip_completed=True))
 
-
-def _is_queued(job: str) -> bool:
-    "Ask Slurm whether it still has some of an array of jobs"
-    answer = subprocess.run(["squeue", "-h", "-j", job], capture_output=True, text=True)
-    return answer.returncode == 0 and bool(answer.stdout.strip())

@@ -116,11 +116,6 @@ COURSE = "course"  # the name that stands for the files of the course's evaluati
 _FEW_TRIES = Backoff(tries=2, first=1.0)
 
 
-def _git_blob(data: bytes) -> str:
-    "Name a file as git does"
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
 def _fetch_pinned(entry: dict, path: Path, log: Callable[[str], object]):
     "Fetch a file that is what its pin says, or none"
 
@@ -132,7 +127,7 @@ def _fetch_pinned(entry: dict, path: Path, log: Callable[[str], object]):
     if "sha256" in entry:
         same = hashlib.sha256(data).hexdigest() == entry["sha256"]
     else:
-        same = _git_blob(data) == entry["git_blob"]
+        same = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == entry["git_blob"]
     if not same:
         raise OSError(f"{entry['url']} is another file than the one that was pinned")
     write_atomic(path, data)

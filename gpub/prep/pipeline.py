@@ -511,6 +511,9 @@ _DROPPED_BY = {  # check -> reasons in the counts
     "filter score": Score.REASONS,
     "filter boilerplate": Boilerplate.REASONS,
 }
+# what becomes of a finding that is not dropped
+_DONE = {f"filter {rule}": "masked" for rule in MASKED}
+_DONE |= {"chanted strings": "kept, counted", "filter entities": "decoded"}
 _NOTED_BY = MASKED | {"entities": (DECODED,)}  # filter -> its notes in the counts
 # what no rule here looks for: said, so that nobody takes silence for an answer
 NOBODY_LOOKS_FOR = (
@@ -538,15 +541,6 @@ def looked_for(
     return checks | {check: [] for check in NOBODY_LOOKS_FOR}
 
 
-def _what_is_done(check: str) -> str:
-    "Tell what becomes of a finding"
-    if check == "chanted strings":
-        return "kept, counted"
-    if check == "filter entities":
-        return "decoded"
-    return "masked" if check.removeprefix("filter ") in MASKED else "dropped"
-
-
 def findings_table(
     manifest: dict,  # of a folder that `prepare` made
 ) -> str:
@@ -558,7 +552,7 @@ def findings_table(
             _finding(manifest, check, name) if name in sources else "not looked for"
             for name in names
         ]
-        done = _what_is_done(check) if sources else "-"
+        done = _DONE.get(check, "dropped") if sources else "-"
         rows.append([check, *cells, done])
     return str(Table(["looked for", *names, "done"], rows, align="lr"))
 

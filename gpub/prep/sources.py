@@ -350,26 +350,13 @@ def cut_lines(
         yield True, last
 
 
-def _utf8_length(
-    first: int,  # byte of a character, 0xC0 or more
-) -> int:  # bytes of the character
-    "Read from its first byte how many bytes a character has"
-    if first < 0xE0:
-        return 2
-    return 3 if first < 0xF0 else 4
-
-
 def whole_chars(
     b: bytes,  # UTF-8, cut anywhere
 ) -> int:  # 0 to 3 bytes fewer than `b` has
     "Measure `b` without a UTF-8 character that is cut off at its end"
-    for there in range(1, min(4, len(b)) + 1):  # bytes of the last character that are there
-        byte = b[-there]
-        if byte < 0x80:
-            return len(b)  # one byte, whole
-        if byte >= 0xC0:  # the first byte of several says how many there are
-            return len(b) - there if there < _utf8_length(byte) else len(b)
-    return len(b)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(b[-4:])
+    return len(b) - len(decoder.getstate()[0])  # bytes that wait for more of their character
 
 
 def from_utf16(

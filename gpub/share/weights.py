@@ -170,18 +170,6 @@ def to_config(
     )
 
 
-def _rewritten(settings: dict[str, Any]) -> dict[str, Any]:
-    "What a config.json says, in the words of a Llama where that is what it describes"
-    try:
-        return settings_as_llama(settings)
-    except KeyError as e:
-        raise GpubError(f"config.json of this {settings['model_type']} lacks {e}") from None
-    except (ArithmeticError, TypeError) as e:
-        raise GpubError(
-            f"config.json of this {settings['model_type']} makes no sense: {e}"
-        ) from None
-
-
 def from_config(
     settings: dict[str, Any],  # the content of a config.json
 ) -> Config:
@@ -194,7 +182,12 @@ def from_config(
     }
     family = settings.get("model_type") if isinstance(settings, dict) else None
     if isinstance(family, str):
-        settings = _rewritten(settings)
+        try:  # in the words of a Llama where that is what it describes
+            settings = settings_as_llama(settings)
+        except KeyError as e:
+            raise GpubError(f"config.json of this {family} lacks {e}") from None
+        except (ArithmeticError, TypeError) as e:
+            raise GpubError(f"config.json of this {family} makes no sense: {e}") from None
         family = settings["model_type"]
     if not isinstance(family, str) or family not in families:
         *some, last = [*families, *RELATIVES]
