@@ -14,7 +14,7 @@ __all__ = ['ReportCard', 'evaluate_run', 'evaluate_parts', 'has_score', 'is_chec
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from importlib.metadata import version
@@ -116,11 +116,17 @@ def evaluate_parts(
     yield card
     # 4) the answers
     unasked = {task: items for task, items in questions.items() if task not in card["tasks"]}
-    with _shown(evaluated, unasked, seconds_per_token, log) as work:
+    seconds = seconds_per_token * evaluated.tokens_of(unasked)
+    if unasked:
+        _log_forecast(unasked, seconds, log)
+    answers = sum(len(item.choices) for items in unasked.values() for item in items)
+    work = Work(total=2 * answers)  # each once more with the context of another question
+    with show_work(work) if seconds > _SHOWN_FROM else nullcontext() as evaluated.lm.advance:
         for number, (task, items) in enumerate(unasked.items(), 1):
             work.doing = f"{task} ({number} of {len(unasked)})"
             card["tasks"][task] = evaluated.score_task(task, items)
             yield card
+    evaluated.lm.advance = None
     if programs and "humaneval" not in card:
         score = run_programs(evaluated.model, evaluated.tok, programs, unsafe=options.unsafe)
         card["humaneval"] = ProgramScore(**score, files=options.checksum("humaneval"))
@@ -134,36 +140,16 @@ def evaluate_parts(
 _SHOWN_FROM = 5  # seconds: what is over sooner needs no bar
 
 
-@contextmanager
-def _shown(
-    evaluated: "EvaluatedRun",
-    questions: dict[str, list[Item]],
-    seconds_per_token: float,
-    log: Callable[[str], None],
-) -> Iterator[Work]:
-    "Say what will be asked, and about how long that takes; what is long shows how far it is"
-    sample = " ".join(evaluated.reference.documents[:100])
-    tokens_per_character = len(evaluated.tok.encode(sample)) / len(sample)
-    window = evaluated.model.cfg.context_length
-    tokens = 0.0
-    work = Work(total=0)
-    for item in chain.from_iterable(questions.values()):
-        characters = len(item.context) + sum(map(len, item.choices))
-        read = tokens_per_character * characters
-        # with all its answers in one pass, or with each in a pass of its own
-        tokens += read if read <= window else window * len(item.choices)
-        work.total += 2 * len(item.choices)
-    seconds = 2 * tokens * seconds_per_token
-    if questions:
-        count = sum(map(len, questions.values()))
-        log(
-            f"asking {count:,} questions of {', '.join(questions)}, and each once more with the "
-            f"context of another: about {short_duration(seconds)}"
-            + ("; --limit 100 asks 100 of each" if seconds > 60 else "")
-        )
-    with show_work(work) if seconds > _SHOWN_FROM else nullcontext() as evaluated.lm.advance:
-        yield work
-    evaluated.lm.advance = None
+def _log_forecast(
+    questions: dict[str, list[Item]], seconds: float, log: Callable[[str], None]
+) -> None:
+    "Say what will be asked, and about how long that takes"
+    count = sum(map(len, questions.values()))
+    log(
+        f"asking {count:,} questions of {', '.join(questions)}, and each once more with the "
+        f"context of another: about {short_duration(seconds)}"
+        + ("; --limit 100 asks 100 of each" if seconds > 60 else "")
+    )
 
 
 def _try_program(options: EvalOptions) -> None:
@@ -315,6 +301,22 @@ class EvaluatedRun:
             f"on the same {losses['tokens']:,} tokens of {source}"
         )
         return losses
+
+    def tokens_of(
+        self,
+        questions: dict[str, list[Item]],  # the items of each task
+    ) -> float:
+        "Estimate the tokens of questions, each asked twice, by the characters of a few documents"
+        sample = " ".join(self.reference.documents[:100])
+        tokens_per_character = len(self.tok.encode(sample)) / len(sample)
+        window = self.model.cfg.context_length
+        tokens = 0.0
+        for item in chain.from_iterable(questions.values()):
+            characters = len(item.context) + sum(map(len, item.choices))
+            read = tokens_per_character * characters
+            # with all its answers in one pass, or with each in a pass of its own
+            tokens += read if read <= window else window * len(item.choices)
+        return 2 * tokens
 
     def score_task(
         self,
