@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,10 @@ from gpub.record.checkpoint_folder import MODEL, OPTIMIZER, checkpoints, step_of
 from gpub.record.mirror import mirror_run
 from gpub.record.slices import SlicedSaver
 from gpub.train import parallel
+from gpub.train.config import TrainConfig
+from gpub.train.memory import MemoryFull
 from gpub.train.parallel import World
+from gpub.train.resume import keep_smaller_cut, smaller_cut
 
 # clip is below every gradient norm of this run: all of them are cut
 ARGS = [*TINY, "--set", "compile=no", "--set", "clip=0.2"]
@@ -415,6 +419,40 @@ def test_torchrun_brings_a_lost_process_back(how, is_first, alone, text, tmp_pat
     assert p.returncode == 0, err
     assert said.count("loaded the checkpoint of step") == 1 and said.count("done:") == 1
     same_curve(tmp_path / "run", alone)
+
+
+def cramped(words, n, **how):
+    "torchrun whose process 1 has little memory; it starts all of them again, up to three times"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3"]
+    words = [f"--nproc_per_node={n}", Path(__file__).parent / "cramped.py", *map(str, words)]
+    return subprocess.Popen([*launch, *words], **how)
+
+
+@pytest.mark.full(instead="test_a_smaller_cut_is_left_for_the_next_start")
+def test_slices_shrink_by_a_restart(alone, text, tmp_path):
+    "Memory is full in one process in the middle of a step: nobody types a word, all take less"
+    argv = ["train", "shakespeare", "--data", text, *ARGS, "--parallel", "fsdp"]
+    p = torchrun(*argv, "--out", tmp_path / "run", launch=cramped)
+    said, err = p.communicate(timeout=300)
+    assert p.returncode == 0, err
+    full = re.findall(r"out of memory on process 1 with (\d) .* it takes (\d) at once", err)
+    assert full == [("8", "4"), ("4", "2")], err
+    assert said.count("loaded the checkpoint of step") == 2 and said.count("done:") == 1
+    assert load_checkpoint(tmp_path / "run").state["fit"] == dict(mode="off", micro=2)
+    same_curve(tmp_path / "run", alone)
+
+
+def test_a_smaller_cut_is_left_for_the_next_start(tmp_path):
+    "And taken as long as the same is asked for"
+    cfg = TrainConfig(steps=1)
+    assert smaller_cut(tmp_path, cfg) is None
+    cut = dict(mode="off", micro=2)
+    with pytest.raises(MemoryFull, match="process 1 with 4 sequences"):
+        with keep_smaller_cut(tmp_path, cfg):
+            raise MemoryFull(1, 4, cut)
+    assert smaller_cut(tmp_path, cfg) == smaller_cut(tmp_path, replace(cfg, lr=1.0)) == cut
+    assert smaller_cut(tmp_path, replace(cfg, micro_batch=8)) is None
+    assert smaller_cut(tmp_path, replace(cfg, grad_checkpoint="full")) is None
 
 
 def test_a_restarted_process_hears_nothing_of_the_dead(monkeypatch):

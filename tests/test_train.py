@@ -30,6 +30,7 @@ from gpub.train.loop import (
 )
 from gpub.train.memory import (
     IGNORED,
+    MemoryFull,
     MicroBatcher,
     TokenBatch,
     backward,
@@ -246,7 +247,7 @@ def test_a_process_shrinks_when_another_is_full():
 
 
 @pytest.mark.parametrize("in_slices", [False, True])
-def test_a_memory_that_is_full_in_the_middle_of_a_shared_step_says_what_to_set(in_slices):
+def test_a_memory_that_is_full_in_the_middle_of_a_shared_step_says_what_comes_next(in_slices):
     "A model in slices has no trial: there every block of a process waits for all the others"
     model = tiny()
     if in_slices:
@@ -256,13 +257,17 @@ def test_a_memory_that_is_full_in_the_middle_of_a_shared_step_says_what_to_set(i
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     step = partial(next_token_loss, cramped), TokenBatch.whole(*batch())
-    for rows, less in (None, "4"), (1, "1 --set grad_checkpoint=full"):
+    for rows, less in (None, "4 at once"), (1, "1 at once and grad_checkpoint selective"):
         fit = MicroBatcher(model, replace(CFG, micro_batch=rows), OneOfTwo())
         if in_slices:
             fit.try_pieces()
         now = rows or 8
-        with pytest.raises(GpubError, match=f"process 1 with {now} .*--set micro_batch={less}$"):
+        with pytest.raises(MemoryFull, match=f"process 1 with {now} .*it takes {less}") as full:
             forward_backward(*step, fit)
+        assert full.value.cut == fit.state() != dict(mode="off", micro=rows)
+    fit = MicroBatcher(model, replace(CFG, micro_batch=1, grad_checkpoint="full"), OneOfTwo())
+    with pytest.raises(GpubError, match="one sequence .* use a smaller model"):
+        forward_backward(*step, fit)
 
 
 def test_an_error_that_is_no_full_memory_leaves_nobody_waiting():

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KEPT', 'count_targets', 'StepBatch', 'TokenBatch', 'Loss', 'next_token_loss', 'backward', 'checkpoint_block',
-           'out_of_memory', 'MicroBatcher', 'forward_backward', 'set_depth', 'sleeping_parameters']
+           'out_of_memory', 'MemoryFull', 'MicroBatcher', 'forward_backward', 'set_depth', 'sleeping_parameters']
 
 # %% ../../nbs/lib/train/memory.ipynb #83dfc0a2
 from collections.abc import Callable, Sequence
@@ -178,6 +178,23 @@ _PRICE = dict(
 )
 
 
+class MemoryFull(GpubError):
+    "One process of several has found its memory full where the others cannot shrink with it"
+
+    def __init__(
+        self,
+        rank: int,  # which it is
+        rows: int,  # sequences that were too many
+        cut: dict,  # what fits better, as `MicroBatcher.state` gives it: for the next start
+    ):
+        super().__init__(
+            f"out of memory on process {rank} with {rows} sequences at once: run the same command "
+            f"again, it takes {cut['micro'] or rows} at once and grad_checkpoint {cut['mode']} "
+            "(torchrun --max-restarts 3 does so by itself)"
+        )
+        self.cut = cut
+
+
 class MicroBatcher:
     """How a step is cut so that it fits; when memory runs out it shrinks, at the same tokens per
     step, and says so. Several processes shrink together: before they share gradients each tries a
@@ -286,7 +303,7 @@ class MicroBatcher:
     ):
         """Take the next smaller way after a step that did not fit and whose gradients are gone:
         half the micro-batch, at the least one the next mode of checkpointing; raises `GpubError`
-        when nothing smaller is left"""
+        when nothing smaller is left, `MemoryFull` where the others cannot shrink with this one"""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         rows, context_length = batch.shape
@@ -294,8 +311,7 @@ class MicroBatcher:
         units = max(1, min(self.micro or rows, rows) // least)
         now = units * least
         few = "one sequence" if least == 1 else f"{least} sequences"
-        if self.world.size > 1 and not self.trials:  # the others are elsewhere in the step
-            raise GpubError(self._everybody_must(now, least))
+        alone = self.world.size > 1 and not self.trials  # the others are elsewhere in the step
         self.try_pieces()
         if units > 1:
             self.micro = -(-units // 2) * least
@@ -314,22 +330,14 @@ class MicroBatcher:
             more = "" if self.mode == "full" else "--set grad_checkpoint=full, "
             if least > 1:
                 more += f"a group of fewer than {least}, "
-            error = GpubError if self.world.main else Relayed
+            error = GpubError if self.world.main or alone else Relayed
             raise error(
                 f"out of memory with {few} of {context_length} tokens and grad_checkpoint "
                 f"{self.mode}: use {more}a smaller model or context_length, or a larger "
                 "device"
             )
-
-    def _everybody_must(self, now: int, least: int) -> str:
-        "What a process says that is alone with a full memory, in the middle of a step of many"
-        less = f"micro_batch={now // least // 2 * least}"
-        if now == least:
-            less = f"micro_batch={least} --set grad_checkpoint=full"
-        return (
-            f"out of memory on process {self.world.rank} with {now} sequences at once: run again "
-            f"with --set {less}"
-        )
+        if alone:
+            raise MemoryFull(self.world.rank, now, self.state())
 
 
 def forward_backward(

@@ -34,7 +34,14 @@ from .learner import Learner, Placement
 from .loop import TrainStep
 from .lost_process import explain_lost_process, note_step
 from .parallel import World
-from .resume import RunState, cut_records, open_config, resume_learner
+from gpub.train.resume import (
+    RunState,
+    cut_records,
+    keep_smaller_cut,
+    open_config,
+    resume_learner,
+    smaller_cut,
+)
 from .step_recorder import StepRecorder
 from .task import CommonOptions, TrainingTask
 from .trackers import check_tracker, tracker
@@ -170,6 +177,9 @@ class TrainingRun(Generic[_TaskT]):
         model = task.build_model()
         config = self.world.on_main(self._store_config, task, model)
         learner, state = self._restore_or_begin(task, model, config, folder)
+        cut = self.world.on_main(smaller_cut, self.out, task.cfg)
+        if cut:
+            learner.micro_batcher.use(**cut)
         self.world.on_main(self._cut_files, task, state.step)
         # 3) who writes
         ledger = self._open_ledger(state.step)
@@ -184,6 +194,7 @@ class TrainingRun(Generic[_TaskT]):
         track = tracker(curves, self.out, config, config["run_id"], self.log)
         held.enter_context(closing(track))
         held.enter_context(explain_lost_process(self.world, self.command))
+        held.enter_context(keep_smaller_cut(self.out, task.cfg))
         held.callback(ledger.switch, "save")  # closing the rest waits for the last write
         recorder = StepRecorder(
             task=task,
