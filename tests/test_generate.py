@@ -540,3 +540,15 @@ def test_blocks_that_sleep_are_passed_over(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "new_empty", new_nan)
     assert generate_ids(model, [1, 2, 3], 9, temperature=0) == wanted
+
+
+def test_a_hook_is_called_for_every_token():
+    "A patched small model writes with its patch, not only reads its prompt with it"
+    torch.manual_seed(0)
+    model = GPT(
+        GPTConfig(vocab_size=37, context_length=16, d_model=32, n_layers=2, n_heads=2)
+    ).eval()
+    one_of = torch.randn(32)
+    model.blocks[-1].register_forward_hook(lambda block, inputs, x_btc: one_of.expand_as(x_btc))
+    wanted = model(torch.tensor([[1, 2, 3]]))[0, -1].argmax().item()
+    assert generate_ids(model, [1, 2, 3], 6, temperature=0) == [1, 2, 3] + [wanted] * 6

@@ -94,8 +94,11 @@ _PLAIN = (GPT, Block, Attention, MLP, nn.Linear, nn.LayerNorm, nn.Embedding, nn.
 def has_plain_layers(
     model: nn.Module,  # any
 ) -> bool:
-    "Tell whether `lean_step` computes what a model does"
-    return all(type(part) in _PLAIN for part in model.modules())
+    "Tell whether `lean_step` computes what a model does: it calls no hook"
+    return all(
+        type(part) in _PLAIN and not part._forward_hooks and not part._forward_pre_hooks
+        for part in model.modules()
+    )
 
 
 @torch.no_grad()
