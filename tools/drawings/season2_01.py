@@ -21,7 +21,7 @@ def two_blocks():
     for i, (name, norm, attention, ffn, positions, kind) in enumerate(columns):
         x, left, wide = 24 + i * 202, 52 + i * 202, 142
         d.text(left + wide / 2, 30, name, "title")
-        d.arrow((x, 340), (x, 40))
+        d.arrow((x, 384), (x, 40))
         for foot, part, words in ((334, "attention", attention), (192, "feed-forward", ffn)):
             small = d.box(left, foot - 40, wide, 30, norm, kind=kind)
             big = d.box(left, foot - 108, wide, 48, part, words, kind=kind)
@@ -30,7 +30,13 @@ def two_blocks():
             d.arrow(small.top, big.bottom)
             d.arrow(big.top, (big.top[0], foot - 118), (plus.x + plus.w, foot - 118))
         where = "learned, added once" if kind == "thing" else "inside attention"
-        d.box(left, 340, wide, 40, positions, where, kind=kind)
+        place = d.box(left, 340, wide, 40, positions, where, kind=kind)
+        if kind == "thing":
+            plus = d.sum(x, 360, 10)
+            d.arrow(place.left, (plus.x + plus.w, 360))
+        else:
+            right = left + wide
+            d.arrow(place.right, (right + 9, 360), (right + 9, 250), (right, 250))
     return d
 
 
