@@ -61,21 +61,30 @@ WRONG = {
         "position 0 forgotten": "def half_turn():\n    return (-3, -1), [4, 8]",
         "three numbers": "def half_turn():\n    return (-3, -1, 0), [0, 4, 8]",
     },
-    "outgrown": {
-        "rounded down": """
-            def outgrown(cfg):
-                return 2 * sum(llama_table(cfg).values()) // kv_bytes(cfg)""",
-        "not rounded": """
-            def outgrown(cfg):
-                return 2 * sum(llama_table(cfg).values()) / kv_bytes(cfg)""",
+    "texts_at_once": {
+        "the weights forgotten": """
+            def texts_at_once(cfg, gb):
+                return int(gb * 1e9 // (cfg.context_length * kv_bytes(cfg)))""",
+        "rounded up": """
+            def texts_at_once(cfg, gb):
+                room = gb * 1e9 - 2 * sum(llama_table(cfg).values())
+                return max(0, math.ceil(room / (cfg.context_length * kv_bytes(cfg))))""",
+        "below zero": """
+            def texts_at_once(cfg, gb):
+                room = gb * 1e9 - 2 * sum(llama_table(cfg).values())
+                return int(room // (cfg.context_length * kv_bytes(cfg)))""",
+        "tokens, not texts": """
+            def texts_at_once(cfg, gb):
+                room = gb * 1e9 - 2 * sum(llama_table(cfg).values())
+                return max(0, int(room // kv_bytes(cfg)))""",
         "weights in fp32": """
-            def outgrown(cfg):
-                return -(-4 * sum(llama_table(cfg).values()) // kv_bytes(cfg))""",
-        "a pair for every query head": """
-            def outgrown(cfg):
-                each = 4 * cfg.n_layers * cfg.d_model
-                return -(-2 * sum(llama_table(cfg).values()) // each)""",
-        "the number of the page": "def outgrown(cfg):\n    return 63_397",
+            def texts_at_once(cfg, gb):
+                room = gb * 1e9 - 4 * sum(llama_table(cfg).values())
+                return max(0, int(room // (cfg.context_length * kv_bytes(cfg))))""",
+        "no whole number": """
+            def texts_at_once(cfg, gb):
+                room = gb * 1e9 - 2 * sum(llama_table(cfg).values())
+                return max(0, room / (cfg.context_length * kv_bytes(cfg)))""",
     },
     "to_halves": {
         "over all heads at once": """
