@@ -146,4 +146,3 @@ def _run_on_slurm(common: dict[str, Any], tasks: int):
 def _left(executor: Any) -> int:
     "Count the tasks that have not left their mark"
     return len(executor.get_incomplete_ranks(skip_completed=True))
-

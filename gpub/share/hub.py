@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'WeightDtype', 'TORCHTITAN', 'TORCHTITAN_FILE', 'write_weights', 'read_weights',
            'export_model', 'same_vocab', 'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun',
-           'model_folder', 'is_hub_folder', 'open_run', 'CardFacts', 'model_card', 'export_run', 'torchtitan_config',
-           'push']
+           'model_folder', 'is_hub_folder', 'open_run', 'CardFacts', 'model_card', 'export_run', 'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json
@@ -669,7 +668,7 @@ def export_run(
     if (curve := Path(run, "loss.png")).is_file():
         beside[curve.name] = curve
     if torchtitan:
-        beside[TORCHTITAN_FILE] = torchtitan_config(opened, folder)
+        beside[TORCHTITAN_FILE] = _torchtitan_config(opened, folder)
     export_model(model, tok, folder, beside, limit, gguf, "chat" in config, dtype)
     if warning:
         log(f"warning: {warning}")
@@ -680,7 +679,7 @@ TORCHTITAN = "0.3.0"  # whose model and config the file is written for
 TORCHTITAN_FILE = "torchtitan_run.py"
 
 
-def torchtitan_config(
+def _torchtitan_config(
     run: Run,  # of a Llama, trained on shards
     folder: Path | str,  # where the file will lie
 ) -> str:  # a Python module
