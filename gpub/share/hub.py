@@ -709,7 +709,6 @@ def _torchtitan_config(
         left=max(1, recipe["steps"] - run.step),
     )
 
-
 # %% ../../nbs/lib/share/hub.ipynb #bcbbb452
 def push(
     folder: Path | str,  # made by `export_run` or `export_model`

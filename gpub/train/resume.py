@@ -211,4 +211,3 @@ def smaller_cut(
 
 def _asked_cut(cfg: TrainConfig) -> list:
     return [cfg.micro_batch, cfg.grad_checkpoint]
-
