@@ -1107,6 +1107,16 @@ def test_a_reader_that_is_always_too_late_gives_up(tmp_path, monkeypatch):
     refuses("deleted while they were read", load_checkpoint, tmp_path, log=pytest.fail)
 
 
+def test_the_one_step_that_was_asked_for_goes_before_it_is_listed(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+
+    def gone(path, log):
+        save(tmp_path, 2, keep=1)
+
+    monkeypatch.setattr(ckpt, "_warn_of_stale_latest", gone)  # called between the two looks
+    refuses("deleted while they were read", load_checkpoint, tmp_path, step=1, log=pytest.fail)
+
+
 def test_a_milestone_that_cannot_be_read_stays(tmp_path, monkeypatch):
     "What nobody can read now may be whole tomorrow: it is not rotated away"
     save(tmp_path, 1, milestone=True)

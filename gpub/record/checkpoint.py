@@ -203,7 +203,7 @@ def _whole_checkpoints(
                 log(f"skipped a damaged checkpoint: {e}")
         else:
             yield record
-    if len(damaged) < len(tried):
+    if len(damaged) < len(tried) or not damaged:  # the last one may go before it is listed, too
         raise _all_deleted(path)
     if step is None:
         raise Damaged(
