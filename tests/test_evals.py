@@ -672,6 +672,10 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path)
     said = call(*words, "--tasks", "arc_easy", "--check", 0)
     assert "hellaswag, lambada left out" in said
     assert [*json.loads(file.read_text())["tasks"]] == ["arc_easy"]
+    # answers of other weights are not taken over, whoever hands them in
+    card, told = dict(both, tasks={}), []
+    evaluation._take_over(card, dict(both, weights="0" * 64), EvalOptions(), told.append)
+    assert card["tasks"] == {} and "asked of other weights" in told[0]
 
 
 def test_what_is_scored_is_stored_whatever_comes_after(run, files, tmp_path, monkeypatch):

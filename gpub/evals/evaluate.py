@@ -85,7 +85,7 @@ def evaluate_parts(
     run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     options: EvalOptions,
     log: Callable[[str], None],  # told the losses, and whether the models agree
-    stored: ReportCard | None = None,  # of the same weights: what it has is not asked again
+    stored: ReportCard | None = None,  # what it has of the same weights is not asked again
 ) -> Iterator[ReportCard]:  # one card, which grows
     "Examine a run, and yield its card after each part; raises as `evaluate_run`"
     use_threads()  # of the whole process
@@ -185,16 +185,17 @@ def _take_over(
     card: ReportCard, stored: ReportCard, options: EvalOptions, log: Callable[[str], None]
 ) -> None:
     "Put stored answers into a card, where both were asked in the same way"
-    if any(stored.get(key) != card[key] for key in ("settings", "versions")):
+    if any(stored.get(key) != card[key] for key in ("weights", "settings", "versions")):
         if stored["tasks"]:
-            log(f"{', '.join(stored['tasks'])} left out, asked by other versions or settings")
+            names = ", ".join(stored["tasks"])
+            log(f"{names} left out, asked of other weights, or by other versions or settings")
         return
     stale = {task for task in options.tasks if not has_score(stored, task, options)}
     for part in ("tasks", "agreement"):
         if part in stored:
             card[part] = {task: x for task, x in stored[part].items() if task not in stale}
-    for part in {"humaneval", "bits_per_byte"} - stale:
-        if part in stored:
+    for part in ("humaneval", "bits_per_byte"):
+        if part in stored and part not in stale:
             card[part] = stored[part]
 
 
