@@ -454,7 +454,7 @@ def test_the_repaired_law_gives_the_famous_20_and_the_printed_one_does_not():
     assert wants == {"Hoffmann 2022": 92.6, "Besiroglu 2024": 18.4}
 
 
-@pytest.mark.parametrize("folder", ["ladder", "ladder-forecast", "ladder-rates"])
+@pytest.mark.parametrize("folder", ["ladder", "ladder-forecast", "ladder-rates", "ladder-slower"])
 def test_receipts_are_what_they_say(folder):
     for r in read_ladder(DATA / folder):
         home = DATA / folder / r["name"]

@@ -363,6 +363,26 @@ WRONG = {
                     for n in {*points[:, 0]}
                 }""",
     },
+    "own_forecast": {
+        "anything may happen": """
+            def own_forecast(points, n, d):
+                return 0.1, 1.0, 9.0""",
+        "the law's range without the noise of the run": """
+            def own_forecast(points, n, d):
+                fit = fit_law(points, boots=100)
+                return fit.interval(lambda law: law(n, d))""",
+        "too sure": """
+            def own_forecast(points, n, d):
+                middle = fit_law(points, boots=100).forecast(n, d)[1]
+                return 0.99 * middle, middle, 1.01 * middle""",
+        "the mean of all losses": """
+            def own_forecast(points, n, d):
+                middle, spread = points[:, 2].mean(), points[:, 2].std()
+                return middle - 1.64 * spread, middle, middle + 1.64 * spread""",
+        "size and tokens changed over": """
+            def own_forecast(points, n, d):
+                return fit_law(points, boots=100).forecast(d, n)""",
+    },
     "smallest_within": {
         "half the best": """
             def smallest_within(law, flops, slack):
