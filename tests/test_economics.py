@@ -39,7 +39,7 @@ from gpub.plans.multi_gpu import (
     shared_step,
     shared_step_text,
 )
-from gpub.plans.prices import known_price
+from gpub.plans.prices import DAY, known_price
 from gpub.plans.published import lookup
 from gpub.train.presets import PRESETS
 
@@ -78,6 +78,16 @@ def test_break_even_is_where_the_costs_meet():
 )
 def test_no_price_and_no_speed_are_refused(usd, tok_s):
     refuses("above 0, got", usd_per_billion, usd, tok_s)
+
+
+def test_every_price_of_autumn_has_a_day_and_an_address():
+    known = lookup("autumn/prices")
+    assert [find_card(row["gpu"]).name for row in known] == [row["gpu"] for row in known]
+    newer = lookup("autumn/not_in_the_table")
+    assert not {row["gpu"] for row in newer} & GPUS.keys()
+    for row in [*known, *(row for row in newer if row["usd_per_hour"] is not None)]:
+        assert row["usd_per_hour"] > 0 and DAY.fullmatch(row["date"]), row
+        assert row["url"].startswith("https://") and row["provider"], row
 
 
 def test_a_card_without_a_price_asks_for_one():
