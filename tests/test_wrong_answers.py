@@ -679,6 +679,15 @@ def diagnose(log, tokens):
         return "not learning"
     return "collapse" if np.mean([r["rejected_gain"] for r in end]) / tokens < -0.5 else "healthy"
 """,
+        # a loss that rose is taken for a collapse, or for health
+        """
+def diagnose(log, tokens):
+    end = log[-max(1, len(log) // 10) :]
+    if abs(np.mean([r["loss"] for r in end]) - math.log(2)) < 0.01:
+        return "not learning"
+    chosen = np.mean([r["chosen_gain"] for r in end])
+    return "collapse" if chosen / tokens < -0.5 else "healthy"
+""",
         # nats of an answer, whatever its length
         """
 def diagnose(log, tokens):
@@ -980,6 +989,55 @@ def is_chance(right, choices):
     p = [1 / n for n in choices]
     error = sum(x * (1 - x) for x in p) ** 0.5 / len(p)
     return abs(sum(right) / len(right) - sum(p) / len(p)) <= error
+""",
+    ],
+    ("what_a_preference_teaches", "win_share"): [
+        # a tie counts as a loss
+        """
+def win_share(better, worse):
+    won = [float(a > b) for a, b in zip(better, worse)]
+    return float(np.mean(won)), float(np.std(won) / math.sqrt(len(won)))
+""",
+        # the error of a coin with that share
+        """
+def win_share(better, worse):
+    p = float(np.mean([(a > b) + 0.5 * (a == b) for a, b in zip(better, worse)]))
+    return p, math.sqrt(p * (1 - p) / len(better))
+""",
+        # the deviation of one result, not of the mean
+        """
+def win_share(better, worse):
+    won = [(a > b) + 0.5 * (a == b) for a, b in zip(better, worse)]
+    return float(np.mean(won)), float(np.std(won))
+""",
+    ],
+    ("what_a_preference_teaches", "reads_question"): [
+        # more than half is enough
+        """
+def reads_question(judge, questions, answers):
+    foreign = answers[1:] + answers[:1]
+    won = [
+        (judge(q, a) > judge(q, b)) + 0.5 * (judge(q, a) == judge(q, b))
+        for q, a, b in zip(questions, answers, foreign)
+    ]
+    return bool(np.mean(won) > 0.5)
+""",
+        # ties are losses
+        """
+def reads_question(judge, questions, answers):
+    foreign = answers[1:] + answers[:1]
+    won = [float(judge(q, a) > judge(q, b)) for q, a, b in zip(questions, answers, foreign)]
+    return bool(np.mean(won) > 0.5 + 3 * np.std(won) / math.sqrt(len(won)))
+""",
+        # a fixed margin, however few questions
+        """
+def reads_question(judge, questions, answers):
+    foreign = answers[1:] + answers[:1]
+    won = [
+        (judge(q, a) > judge(q, b)) + 0.5 * (judge(q, a) == judge(q, b))
+        for q, a, b in zip(questions, answers, foreign)
+    ]
+    return bool(np.mean(won) > 0.6)
 """,
     ],
     ("what_dpo_lacks", "endless_loss"): [
