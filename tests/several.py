@@ -138,7 +138,7 @@ def cramped():
     alone, _, end, _, _ = learned(World(), "ddp")
     tell(
         part="cramped",
-        micro=from_all(learner.micro_batcher.micro),
+        micro=from_all(learner.micro_batcher.cut.micro),
         said=from_all(said),
         loss=max(abs(a["loss"] - b["loss"]) for a, b in zip(log, alone, strict=True)),
         far=far(weights(learner), end),

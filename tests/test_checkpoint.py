@@ -1113,8 +1113,24 @@ def test_the_one_step_that_was_asked_for_goes_before_it_is_listed(tmp_path, monk
     def gone(path, log):
         save(tmp_path, 2, keep=1)
 
-    monkeypatch.setattr(ckpt, "_warn_of_stale_latest", gone)  # called between the two looks
-    refuses("deleted while they were read", load_checkpoint, tmp_path, step=1, log=pytest.fail)
+    monkeypatch.setattr(ckpt, "_warn_of_stale_latest", gone)  # called before the folders are listed
+    refuses(r"no checkpoint of step 1; it has \[2\]", load_checkpoint, tmp_path, step=1)
+
+
+@pytest.mark.parametrize("in_run", [True, False])
+def test_a_single_checkpoint_that_goes_while_it_is_read_is_said_to_be_gone(
+    tmp_path, monkeypatch, in_run
+):
+    folder = save(tmp_path, 1)
+    if not in_run:
+        folder = Path(shutil.copytree(folder, tmp_path / "copy"))
+
+    def gone(record, part):
+        shutil.rmtree(folder)
+        raise Damaged(f"{part} is missing")
+
+    monkeypatch.setattr(ckpt, "_read_part", gone)
+    refuses("deleted while they were read", load_checkpoint, folder, log=pytest.fail)
 
 
 def test_a_milestone_that_cannot_be_read_stays(tmp_path, monkeypatch):

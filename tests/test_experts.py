@@ -21,7 +21,7 @@ from gpub.model.generate import generate_ids
 from gpub.model.grow import grown_config
 from gpub.model.llama import Llama, LlamaConfig, SwiGLU
 from gpub.share.weights import from_config, from_theirs, to_config, to_theirs
-from gpub.train.memory import set_depth
+from gpub.train.depth import set_depth
 
 SMALL = LlamaConfig(
     vocab_size=65,

@@ -35,7 +35,8 @@ from gpub.model.sampling import (
     uniform_draws,
 )
 from gpub.train.config import TrainConfig
-from gpub.train.memory import MicroBatcher, set_depth
+from gpub.train.depth import set_depth
+from gpub.train.memory import MicroBatcher
 from gpub.tune.lora import add_lora
 
 TOY = GPTConfig(vocab_size=29, context_length=32, d_model=48, n_layers=3, n_heads=4)

@@ -14,7 +14,8 @@ from gpub.model.llama import Llama, LlamaConfig
 from gpub.train.compiled import CompiledBlocks
 from gpub.train.config import TrainConfig
 from gpub.train.kernels import pick_attention
-from gpub.train.memory import MicroBatcher, TokenBatch, forward_backward, next_token_loss
+from gpub.train.memory import MicroBatcher, forward_backward
+from gpub.train.step_batch import TokenBatch, next_token_loss
 
 CFG = LlamaConfig(
     vocab_size=50, context_length=16, d_model=32, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=64

@@ -15,8 +15,8 @@ from gpub.model.head import chunked_loss, padded_size, pick_head, tokens_at_once
 from gpub.model.llama import LlamaConfig
 from gpub.model.step_memory import memory_forecast, peak_memory
 from gpub.train.config import TrainConfig
-from gpub.train.memory import backward
 from gpub.train.optim import make_optimizers
+from gpub.train.step_batch import backward
 
 SMALL = dict(vocab_size=261, context_length=16, d_model=32, n_layers=2, n_heads=4)
 CONFIGS = [GPTConfig(**SMALL), LlamaConfig(**SMALL, n_kv_heads=2, d_ff=64)]

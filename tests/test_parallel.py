@@ -30,7 +30,7 @@ from gpub.record.mirror import mirror_run
 from gpub.record.slices import SlicedSaver
 from gpub.train import parallel
 from gpub.train.config import TrainConfig
-from gpub.train.memory import MemoryFull
+from gpub.train.memory import Cut, MemoryFull
 from gpub.train.parallel import World
 from gpub.train.resume import keep_smaller_cut, smaller_cut
 
@@ -236,7 +236,7 @@ from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
 from gpub.train.config import TrainConfig
 from gpub.data.batch import Batch
 from gpub.train.loop import NextToken, LoopSettings, train
-from gpub.train.memory import IGNORED
+from gpub.data.batch import IGNORED
 
 CPU = torch.device('cpu')
 # targets that each of eight rows asks for, step by step: unequal ones; none for process 1;
@@ -446,11 +446,13 @@ def test_a_smaller_cut_is_left_for_the_next_start(tmp_path):
     "And taken as long as the same is asked for"
     cfg = TrainConfig(steps=1)
     assert smaller_cut(tmp_path, cfg) is None
-    cut = dict(mode="off", micro=2)
+    cut = Cut(micro=2)
     with pytest.raises(MemoryFull, match="process 1 with 4 sequences"):
         with keep_smaller_cut(tmp_path, cfg):
             raise MemoryFull(1, 4, cut)
-    assert smaller_cut(tmp_path, cfg) == smaller_cut(tmp_path, replace(cfg, lr=1.0)) == cut
+    assert (
+        smaller_cut(tmp_path, cfg) == smaller_cut(tmp_path, replace(cfg, lr=1.0)) == cut.to_dict()
+    )
     assert smaller_cut(tmp_path, replace(cfg, micro_batch=8)) is None
     assert smaller_cut(tmp_path, replace(cfg, grad_checkpoint="full")) is None
 

@@ -30,6 +30,7 @@ from gpub.progress import Progress
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.folder import append_row
 from gpub.record.ledger import KINDS, Ledger, account, gaps, read_ledger
+from gpub.train.memory import Cut
 from gpub.train.options import RunOptions
 from gpub.train.rows import RunRows
 from gpub.train.trainer import Trainer
@@ -366,8 +367,8 @@ def test_a_phase_that_changes_checkpointing_keeps_its_micro_batch(text, tmp_path
 
     def shrink_once(run, phase):
         if phase.name == "smoke":
-            run.learner.micro_batcher.use("full", 2)
-        seen[phase.name] = run.learner.micro_batcher.state()
+            run.learner.micro_batcher.use(Cut(mode="full", micro=2))
+        seen[phase.name] = run.learner.micro_batcher.cut
 
     walk(TOY, tmp_path / "run", text, until="grind", each=shrink_once)
     assert seen["proof"] == dict(mode="full", micro=2)

@@ -1,7 +1,6 @@
 """The recipe of the large presets: weight decay from its integral, and the first cut of a step on
 CUDA."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -19,6 +18,7 @@ from gpub.train.decay import DECAY_TARGET, decay_for, decay_integral, decay_text
 from gpub.train.kernels import matmul_size
 from gpub.train.learner import first_cut
 from gpub.train.loop import lr_factor
+from gpub.train.memory import Cut
 from gpub.train.options import RunOptions
 from gpub.train.presets import PRESETS, apply_settings
 from gpub.train.trainer import Trainer
@@ -130,22 +130,6 @@ def interrupt(trainer, step):
                     run.stop_requested.set()
 
 
-@pytest.mark.full(instead="test_going_on_keeps_the_cut_that_was_saved")
-def test_a_run_from_before_keeps_the_decay_it_began_with(large, text, tmp_path):
-    interrupt(toy(tmp_path / "run", text, {"weight_decay": 0.1}, []), 3)
-    said = []
-    trainer = toy(tmp_path / "run", text, {}, said)
-    assert trainer.task.cfg.weight_decay != 0.1
-    with trainer.opened() as run:
-        assert run.task.cfg.weight_decay == 0.1
-        for _ in run.steps():
-            pass
-    assert any("weight decay 0.1, as this run began" in line for line in said)
-    assert not [line for line in said if "holds another run" in line]
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["train"]["weight_decay"] == 0.1
-
-
 def test_another_decay_by_hand_is_another_run(large, text, tmp_path):
     toy(tmp_path / "run", text, {}, []).go()
     with pytest.raises(GpubError, match="holds another run: train.weight_decay"):
@@ -210,19 +194,19 @@ def half_room(run, rows):
 def test_a_run_on_a_device_with_little_memory_starts_small(large, text, tmp_path, monkeypatch):
     stand_in(monkeypatch, None)
     whole = opened(tmp_path / "cpu", text, {}, [])
-    assert whole.learner.micro_batcher.state() == dict(mode="off", micro=None)
+    assert whole.learner.micro_batcher.cut == Cut()
     context_length = whole.task.model_cfg.context_length
     rows = 2048 // context_length
     stand_in(monkeypatch, half_room(whole, rows))
     said = []
     run = opened(tmp_path / "small", text, {}, said)
-    assert run.learner.micro_batcher.state() == dict(mode="off", micro=rows // 2)
+    assert run.learner.micro_batcher.cut == Cut(micro=rows // 2)
     assert any(
         line.startswith(f"{rows // 2} sequences of {context_length} tokens at once")
         for line in said
     )
     asked = opened(tmp_path / "asked", text, dict(micro_batch=3), [])
-    assert asked.learner.micro_batcher.state() == dict(mode="off", micro=3)
+    assert asked.learner.micro_batcher.cut == Cut(micro=3)
 
 
 def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatch):
@@ -235,6 +219,6 @@ def test_going_on_keeps_the_cut_that_was_saved(large, text, tmp_path, monkeypatc
     stand_in(monkeypatch, 80e9)
     again = opened(out, text, {}, [])
     assert again.state.step == 4
-    assert again.learner.micro_batcher.state() == dict(mode="off", micro=rows // 2)
+    assert again.learner.micro_batcher.cut == Cut(micro=rows // 2)
     changed = opened(out, text, dict(grad_checkpoint="full"), [])
-    assert changed.learner.micro_batcher.state() == dict(mode="full", micro=rows // 2)
+    assert changed.learner.micro_batcher.cut == Cut(mode="full", micro=rows // 2)

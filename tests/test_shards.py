@@ -677,7 +677,8 @@ def test_the_split_among_sources_is_as_near_as_it_says():
             "text: token ids are a numpy array of whole numbers in one row, got '0'",
         ),
         ({}, "there are no token ids to read"),
-        ({"edu": []}, "there are no token ids to read"),
+        ({"edu": []}, "edu: there are no token ids to read"),
+        ({"edu": [np.arange(100)], "code": []}, "code: there are no token ids to read"),
         (np.arange(100.0), "token ids are a numpy array of whole numbers in one row"),
         (np.zeros((4, 25), int), "token ids are a numpy array of whole numbers in one row"),
     ],
@@ -690,3 +691,16 @@ def test_ids_that_are_no_row_of_whole_numbers_are_refused(ids, words):
 def test_rows_that_are_no_part_of_a_window_are_refused(context_length):
     rows = Batches(np.arange(100), context_length=4, batch=1)
     refuses("cannot be cut into", rows.read, 0, 4, context_length)
+
+
+@pytest.mark.parametrize("cursor", [-3, -4, 6])
+def test_a_cursor_where_no_window_begins_is_refused_by_all(cursor):
+    rows = Batches(np.arange(100), context_length=4, batch=1)
+    for read in (rows.epoch, lambda cursor: rows.read(cursor, 4)):
+        refuses(f"no window begins at cursor {cursor}: it is a multiple of 4", read, cursor)
+
+
+@pytest.mark.parametrize("tokens", [0, -8, 6, 4])
+def test_tokens_that_are_no_window_for_each_process_are_refused(tokens):
+    rows = Batches(np.arange(100), context_length=4, batch=2, world_size=2)
+    refuses(f"{tokens} tokens are no whole windows of 4 for 2 processes", rows.read, 0, tokens)

@@ -1,5 +1,6 @@
 "The engine where no run on a CPU would go: a resume on a GPU, a full memory, masked targets"
 
+import json
 import traceback
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,27 +16,29 @@ from torch.utils._pytree import tree_leaves
 
 import gpub
 from gpub.core import GpubError
-from gpub.data.batch import Batch
+from gpub.data.batch import IGNORED, Batch
 from gpub.device import seed_everything
 from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
+from gpub.train import trainer
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig, context_length_at, context_lengths
+from gpub.train.depth import set_depth
 from gpub.train.learner import get_rng, set_rng
 from gpub.train.loop import (
+    Diverged,
     LoopSettings,
     TrainStep,
     evaluate,
+    train,
     train_next_token,
 )
 from gpub.train.memory import (
-    IGNORED,
+    Cut,
     MemoryFull,
     MicroBatcher,
-    TokenBatch,
-    backward,
+    checkpoint_block,
     forward_backward,
-    next_token_loss,
     out_of_memory,
 )
 from gpub.train.optim import (
@@ -47,6 +50,7 @@ from gpub.train.optim import (
 )
 from gpub.train.options import RunOptions
 from gpub.train.parallel import World
+from gpub.train.step_batch import TokenBatch, backward, next_token_loss
 from gpub.train.trainer import Trainer
 
 TINY = GPTConfig(vocab_size=11, context_length=8, d_model=16, n_layers=2, n_heads=2)
@@ -145,6 +149,7 @@ NOT_FULL = [
         "out of memory with one sequence of 8 tokens: use a smaller model"
     ),  # said already, by us
     OSError(2, "No such file or directory"),
+    FileNotFoundError(2, "No such file or directory", "notes/out_of_memory.txt"),
 ]
 
 
@@ -200,7 +205,7 @@ def test_a_step_shrinks_whatever_says_that_memory_is_full(error):
 
     fit = MicroBatcher(model, CFG, log=said.append)
     forward_backward(partial(next_token_loss, cramped), TokenBatch.whole(x, y), fit)
-    assert fit.micro == 2 and len(said) == 2
+    assert fit.cut.micro == 2 and len(said) == 2
     assert torch.allclose(gradient(model), whole, atol=1e-6)
 
 
@@ -233,7 +238,7 @@ def test_a_process_shrinks_when_another_is_full():
     fit = MicroBatcher(model, CFG, world, said.append)
     fit.try_pieces()
     forward_backward(*step, fit)
-    assert fit.micro == 2 and world.tried == [8, 4, 2, 2, 2, 2, 2]
+    assert fit.cut.micro == 2 and world.tried == [8, 4, 2, 2, 2, 2, 2]
     assert [s.split(":")[0] for s in said] == [
         "out of memory with 8 sequences of 8 tokens at once",
         "out of memory with 4 sequences of 8 tokens at once",
@@ -257,14 +262,16 @@ def test_a_memory_that_is_full_in_the_middle_of_a_shared_step_says_what_comes_ne
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     step = partial(next_token_loss, cramped), TokenBatch.whole(*batch())
-    for rows, less in (None, "4 at once"), (1, "1 at once and grad_checkpoint selective"):
-        fit = MicroBatcher(model, replace(CFG, micro_batch=rows), OneOfTwo())
+    ways = {None: Cut(micro=4), 1: Cut(mode="selective", micro=1)}
+    for rows, smaller in ways.items():
+        fit = MicroBatcher(model, replace(CFG, micro_batch=rows), OneOfTwo(), pytest.fail)
         if in_slices:
             fit.try_pieces()
         now = rows or 8
+        less = f"{smaller.micro} at once and grad_checkpoint {smaller.mode}"
         with pytest.raises(MemoryFull, match=f"process 1 with {now} .*it takes {less}") as full:
             forward_backward(*step, fit)
-        assert full.value.cut == fit.state() != dict(mode="off", micro=rows)
+        assert full.value.cut == smaller and fit.cut == Cut(micro=rows)
     fit = MicroBatcher(model, replace(CFG, micro_batch=1, grad_checkpoint="full"), OneOfTwo())
     with pytest.raises(GpubError, match="one sequence .* use a smaller model"):
         forward_backward(*step, fit)
@@ -301,7 +308,7 @@ def test_memory_that_ends_while_compiling_shrinks_the_step_and_stays_compiled(mo
     cfg = TrainConfig(steps=9, compile="yes")
     fit = MicroBatcher(model, cfg, log=said.append)
     fn = choose_loss(fit, batch(), cfg)
-    assert fn != model.loss and fit.micro == 2
+    assert fn != model.loss and fit.cut.micro == 2
     assert [s.split(":")[0] for s in said] == [
         "out of memory with 8 sequences of 8 tokens at once",
         "out of memory with 4 sequences of 8 tokens at once",
@@ -406,11 +413,16 @@ def test_evaluate_scores_the_targets_that_are_asked_for():
         evaluate(model, ids, 8, targets=torch.full_like(ids, IGNORED))
     with pytest.raises(GpubError, match="77 ids and 76 targets"):
         evaluate(model, ids, 8, targets=asked[1:])
+    with pytest.raises(GpubError, match="a window has at least one token: context_length is 0"):
+        evaluate(model, ids, 0)
 
 
 def test_processes_that_share_no_gradients_are_refused():
+    two = LoopSettings(world=World(0, 2))
     with pytest.raises(GpubError, match="2 processes that share no gradients learn apart"):
-        next(train_next_token(tiny(), None, CFG, settings=LoopSettings(world=World(0, 2))))
+        next(train(tiny(), None, CFG, settings=two))
+    with pytest.raises(GpubError, match="train_next_token is for one process"):
+        train_next_token(tiny(), None, CFG, settings=two)
 
 
 def test_any_block_can_be_computed_twice():
@@ -542,11 +554,87 @@ def test_four_functions_from_the_entry_to_backward(text, tmp_path, monkeypatch):
     assert calls == [["go", "steps", "train", "forward_backward"]] * 2
 
 
-def test_a_metric_does_not_take_the_place_of_the_loss():
-    one, none = torch.tensor(1.0), torch.tensor(0)
-    step = TrainStep(1, 8, one, one, 0.1, none, metrics=dict(loss=7.0))
-    with pytest.raises(GpubError, match="may not be called loss"):
-        step.row()
+def step_of(n=1, last_good_step=1, **fields):
+    "A step whose numbers were made here"
+    one = torch.tensor(1.0)
+    given = dict(tokens=8, loss=one, grad_norm=one, lr=0.1) | fields
+    return TrainStep(n=n, last_good_step=torch.tensor(last_good_step), **given)
+
+
+@pytest.mark.parametrize("name", ["loss", "tok_s", "val_loss", "usd"])
+def test_a_metric_does_not_take_the_place_of_what_a_row_has(name):
+    "It is said when the first step is made, not when the first row is written"
+    with pytest.raises(GpubError, match=f"may not be called {name}"):
+        step_of(metrics={name: 7.0})
+
+
+@dataclass(frozen=True)
+class Pair(World):
+    "One of two processes; the other was good up to another step"
+
+    rank: int = 0
+    size: int = 2
+    other: int = 0
+
+    def max(self, t):
+        return torch.maximum(t, torch.tensor(-self.other))
+
+    def mean(self, t):
+        return t
+
+
+@pytest.mark.parametrize("mine, others", [(4, 6), (6, 4), (9, 4), (4, 9)])
+def test_the_first_bad_step_is_the_first_of_all_processes(mine, others):
+    with pytest.raises(Diverged, match="at step 5"):
+        step_of(9, mine, world=Pair(other=others)).row()
+    assert step_of(4, 4, world=Pair(other=4)).row()["step"] == 4
+
+
+def test_a_step_that_fp16_skipped_is_a_row_of_json():
+    row = step_of(grad_norm=torch.tensor(float("inf"))).row()
+    assert row["grad_norm"] is None and json.dumps(row, allow_nan=False)
+
+
+def test_conversations_that_share_a_row_are_no_text():
+    ids, targets = batch()
+    packed = Batch(ids, targets, segments=torch.zeros_like(ids))
+    with pytest.raises(GpubError, match="rows of one text each"):
+        next(train_next_token(tiny(), lambda step, t: packed, CFG))
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3])
+def test_a_mean_over_its_own_targets_may_be_cut_into_pieces_without_any(micro):
+    "A loss that divides by its own count: its gradient of a piece without targets is NaN"
+    x, y = masked()
+
+    def loss_of(model):
+        def mean(ids, targets):
+            logits, asked = model(ids).flatten(0, 1), targets.flatten() != IGNORED
+            nats = torch.nn.functional.cross_entropy(
+                logits, targets.flatten().clamp(min=0), reduction="none"
+            )
+            return (nats * asked).sum() / asked.sum()
+
+        return mean
+
+    loss, grad = means(x, y)
+    model = tiny()
+    got = backward(loss_of(model), x, y, micro)
+    assert abs(got - loss) < 1e-6 and (gradient(model) - grad).abs().max() < 1e-6
+
+
+def test_a_mode_of_checkpointing_that_nobody_has_is_refused():
+    with pytest.raises(KeyError, match="selectve"):
+        checkpoint_block("selectve")
+    with pytest.raises(GpubError, match="mode must be one of off, selective, full"):
+        Cut(mode="selectve")
+
+
+def test_blocks_whose_layers_nobody_knows_do_not_sleep():
+    model = tiny()
+    model.blocks = torch.nn.ModuleList([torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)])
+    with pytest.raises(GpubError, match="have no layer attn.proj"):
+        set_depth(model, 1, fresh=True)
 
 
 def test_gradients_that_a_caller_left_are_not_learned_from():
@@ -582,3 +670,35 @@ def test_two_iterators_do_not_make_one_step_twice(text, tmp_path):
         next(run.steps())
         with pytest.raises(GpubError, match="step 2 was made before"):
             next(first)
+
+
+@pytest.mark.parametrize("eval_steps", [(), (1,)])
+def test_the_result_is_that_of_the_last_step_whatever_is_validated_before(
+    text, tmp_path, eval_steps
+):
+    "Without a validation there the log was called edited, or the bill was that of an earlier step"
+    settings = dict(steps=3, d_model=16, n_layers=1, n_heads=2, context_length=16, batch_tokens=64)
+    options = RunOptions(
+        "shakespeare-short",
+        tmp_path / "run",
+        text,
+        settings | dict(precision="fp32", compile="no"),
+        log=lambda line: None,
+        device="cpu",
+        eval_steps=eval_steps,
+    )
+    Trainer(options).go()
+    bill = json.loads((tmp_path / "run/bill.json").read_text())
+    assert bill["tokens"] == 3 * 64 and bill["val_loss"] > 0
+
+
+def test_the_weights_of_all_processes_of_a_machine_have_to_fit(monkeypatch):
+    "Each builds the whole model on the CPU first; of one that will be sliced there is one copy"
+    size = 4 * sum(p.numel() for p in tiny().parameters())
+    monkeypatch.setattr(trainer, "ram_bytes", lambda: 1.5 * size)
+    cpu = torch.device("cpu")
+    trainer.build_on_device(TINY, cpu, World(), sliced=False)
+    trainer.build_on_device(TINY, cpu, World(0, 2), sliced=True)
+    trainer.build_on_device(TINY, cpu, World(0, 4, per_machine=1), sliced=False)
+    with pytest.raises(GpubError, match="in each of 2 processes take .* this machine has"):
+        trainer.build_on_device(TINY, cpu, World(0, 2), sliced=False)

@@ -18,7 +18,8 @@ from gpub.model.llama import LlamaConfig
 from gpub.train.compiled import CompiledBlocks, choose_loss, compiled_loss, compiles_by_block
 from gpub.train.config import TrainConfig
 from gpub.train.loop import LoopSettings, NextToken, train
-from gpub.train.memory import MicroBatcher, TokenBatch, forward_backward, next_token_loss
+from gpub.train.memory import Cut, MicroBatcher, forward_backward
+from gpub.train.step_batch import TokenBatch, next_token_loss
 
 SMALL = dict(vocab_size=40, context_length=16, d_model=16, n_layers=9, n_heads=2)
 CONFIGS = [GPTConfig(**SMALL), LlamaConfig(**SMALL, n_kv_heads=1, d_ff=32)]
@@ -110,13 +111,13 @@ def test_a_smaller_step_and_another_mode_are_compiled_too():
     full = [True]
 
     def cramped(x, y):
-        if fit.mode == "off" and full:
+        if fit.cut.mode == "off" and full:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return fn(x, y)
 
     before = graphs()
     forward_backward(partial(next_token_loss, cramped), TokenBatch.whole(*batch()), fit)
-    assert fit.state() == dict(mode="selective", micro=1)
+    assert fit.cut == Cut(mode="selective", micro=1)
     assert graphs() == before + 1 and len(said) == 5
 
 

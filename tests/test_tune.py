@@ -47,7 +47,7 @@ from gpub.record.checkpoint import save_checkpoint
 from gpub.share.hub import export_model
 from gpub.train.config import TrainConfig
 from gpub.train.loop import train
-from gpub.train.memory import MemoryFull, MicroBatcher, forward_backward
+from gpub.train.memory import Cut, MemoryFull, MicroBatcher, forward_backward
 from gpub.train.parallel import World
 from gpub.tune.dpo import (
     DpoConfig,
@@ -622,7 +622,7 @@ def test_memory_that_is_full_separates_no_group():
     # beside others the next start takes the next smaller number of whole groups
     with pytest.raises(MemoryFull, match="12 sequences at once: .* it takes 8 at once") as full:
         forward_backward(cramped, step, MicroBatcher(objective.model, cfg, World(0, 2)))
-    assert full.value.cut == dict(mode="off", micro=8)
+    assert full.value.cut == Cut(micro=8)
 
 
 def measured_signal(rewards, group):

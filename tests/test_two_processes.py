@@ -29,7 +29,7 @@ MISTAKES = {
         r"step \d: loss",
     ),
     "gradients are divided twice": (
-        "fsdp", "train/loop.py", "scaled.backward()",
+        "fsdp", "train/memory.py", "scaled.backward()",
         "(scaled / (torch.distributed.get_world_size() "
         "if torch.distributed.is_initialized() else 1)).backward()",
         "step 1: gradient norm",

@@ -25,8 +25,8 @@ from gpub.model.grow import grow, grown_config
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.train.config import TrainConfig
 from gpub.train.loop import evaluate, train, train_next_token
-from gpub.train.memory import TokenBatch
 from gpub.train.rows import RunRows
+from gpub.train.step_batch import TokenBatch
 from gpub.tune.sums_world import SumsWorld
 
 SEEDS = (0, 1, 2)  # seed 0 is the one that the two pages train themselves

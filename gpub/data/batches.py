@@ -34,7 +34,7 @@ from .windows import DeviceIds, HostIds
 # %% ../../nbs/lib/data/batches.ipynb #c3c6297b
 @dataclass(frozen=True, kw_only=True)
 class RowPlan(Config):
-    "Which rows a process reads; raises `GpubError` for shares that do not come out even"
+    "What `Batches` is told about rows; raises `GpubError` for shares that do not come out even"
 
     context_length: Count  # tokens a row
     batch: Count  # rows a step, over all ranks together
@@ -80,11 +80,15 @@ class AnnealMix(Config):
 
 class Batches:
     """`batches[step]` is the `Batch` of a step, a pure function of seed and step; the order has no
-    end. The other methods take a cursor, the tokens that all ranks have read so far: in steps of
-    equal size it is step x batch x context length. It leads to windows of the order, of which each
-    rank has its part, and `mixture` says how many of them each source has given. Ids are trusted
-    to be below the vocabulary. Raises `GpubError` for a plan, ids or weights that do not fit
-    together"""
+    end.
+
+    The other methods take a cursor, the tokens that all ranks have read so far, for runs whose
+    steps are not of one size. In steps of one size it is step x batch x context length: with 8 rows
+    of 16 tokens step 3 begins at cursor 384, which is window 24 of the order, and the second of two
+    ranks reads windows 28 to 31. `mixture` says how many of the windows each source has given.
+
+    Ids are trusted to be below the vocabulary. Raises `GpubError` for a plan, ids or weights that
+    do not fit together"""
 
     def __init__(
         self,
@@ -101,7 +105,6 @@ class Batches:
         weights: dict[str, float] | None = None,
         anneal: AnnealMix | None = None,  # other shares for the end; needs `weights`
         device: torch.device | str | None = None,  # keep the tokens on this device and gather there
-        shard_map: ShardMap | None = None,  # of the files of a shard folder, from `from_shards`
     ):
         if anneal is not None and weights is None:
             raise GpubError("anneal changes the weights of the sources: give weights, too")
@@ -112,7 +115,7 @@ class Batches:
             rank=rank,
             world_size=world_size,
         )
-        self.shard_map = shard_map
+        self.shard_map: ShardMap | None = None  # where the tokens lie: `from_shards` knows it
         arrays_of = _arrays_by_source(ids)
         if weights is None:
             arrays_of = _as_one_source(arrays_of)
@@ -168,19 +171,28 @@ class Batches:
             windows = windows.unfold(1, row_length + 1, row_length).flatten(0, 1)
         return Batch.from_windows(windows)
 
+    def _first_window(self, cursor: int) -> int:
+        "Compute which window of the order, over all sources, begins at a cursor"
+        window_length = self.plan.context_length
+        if cursor < 0 or cursor % window_length:
+            raise GpubError(
+                f"no window begins at cursor {cursor:,}: it is a multiple of {window_length} tokens"
+            )
+        return cursor // window_length
+
     def _window_ranges(self, cursor: int, tokens: int) -> list[tuple[int, int]]:
         "Compute the first window of this rank and one past its last, for each source"
-        window_length = self.plan.context_length
-        world_size = self.plan.world_size
-        remainder = cursor % window_length + tokens % (window_length * world_size)
-        if cursor < 0 or tokens <= 0 or remainder:
+        # tokens of one window for every rank
+        least = self.plan.context_length * self.plan.world_size
+        if tokens <= 0 or tokens % least:
             raise GpubError(
-                f"tokens {cursor:,} to {cursor + tokens:,} are no whole windows of {window_length} "
-                f"for {world_size} processes"
+                f"{tokens:,} tokens are no whole windows of {self.plan.context_length} for "
+                f"{self.plan.world_size} processes: read a multiple of {least:,}"
             )
-        # the ranks' windows follow each other: together they are the rows of a single process
-        count = tokens // window_length // world_size  # windows of this rank
-        first = cursor // window_length + self.plan.rank * count
+        # the ranks' windows follow each other: together they are the rows of a single process, in
+        # another order where there are several sources
+        count = tokens // least  # windows of this rank
+        first = self._first_window(cursor) + self.plan.rank * count
         begins = self.mixture.windows_per_source(first)
         ends = self.mixture.windows_per_source(first + count)
         return list(zip(begins, ends))
@@ -212,7 +224,7 @@ class Batches:
         cursor: int,  # tokens that all ranks have read so far
     ) -> int:
         "Count the finished epochs, of the source that is furthest"
-        counts = self.mixture.windows_per_source(cursor // self.plan.context_length)
+        counts = self.mixture.windows_per_source(self._first_window(cursor))
         return max(source.order.epoch(count) for source, count in zip(self.sources, counts))
 
     @classmethod
@@ -220,36 +232,23 @@ class Batches:
         cls,
         folder: Path | str,  # of shards
         *,
-        context_length: int,  # tokens a row
-        batch: int,  # rows a step, over all ranks together
-        seed: int = 0,  # decides the order
-        rank: int = 0,  # this process, from 0
-        world_size: int = 1,  # processes that share a step
         # source -> share of the tokens; None: every window comes once an epoch
         weights: dict[str, float] | None = None,
-        anneal: AnnealMix | None = None,  # other shares for the end; needs `weights`
+        **settings: Any,  # what else `Batches` takes
     ) -> "Batches":
         """Open the shards of a folder that a run learns from, to be read from the disk as needed;
         raises `GpubError` where sizes or names do not match"""
         folder = Path(folder)
         manifest = check_shards(folder)
         entries = _entries_by_source(manifest, folder)
-        if weights is None:  # as in `__init__`; here for the names that `shard_map` looks up
+        if weights is None:  # as `Batches` does; here for the names that `shard_map` looks up
             entries = _as_one_source(entries)
         ids = {}
         for name, files in entries.items():
             ids[name] = [open_shard(folder, manifest, entry, at_random=True) for entry in files]
-        return cls(
-            ids,
-            context_length=context_length,
-            batch=batch,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            weights=weights,
-            anneal=anneal,
-            shard_map=ShardMap(folder, manifest_fingerprint(manifest), entries),
-        )
+        batches = cls(ids, weights=weights, **settings)
+        batches.shard_map = ShardMap(folder, manifest_fingerprint(manifest), entries)
+        return batches
 
     @cached_property
     def fingerprint(self) -> str:  # 16 hex digits
@@ -285,8 +284,11 @@ def _arrays_by_source(
                     f"{name}: token ids are a numpy array of whole numbers in one row, got "
                     f"{str(array)[:60]!r}"
                 )
-    if not arrays_of or not all(arrays_of.values()):
+    if not arrays_of:
         raise GpubError("there are no token ids to read")
+    for name, arrays in arrays_of.items():
+        if not arrays:
+            raise GpubError(f"{name}: there are no token ids to read")
     return arrays_of
 
 
@@ -296,7 +298,7 @@ def _as_one_source(parts_of: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]
 
 
 def _entries_by_source(manifest: dict, folder: Path) -> dict[str, list[dict]]:
-    "Sort the manifest's entries of the shards that a run learns from"
+    "Group the manifest's entries of the shards that a run learns from"
     entries = {}
     for entry in manifest["shards"]:
         if entry["split"] == "train" and entry["tokens"]:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,11 @@ class Corpus:
     def val_text(self) -> str:
         "Return the validation text, decoded where only its ids were kept"
         return self.texts[1] if self.counts_characters else self.tok.decode(self.val)
+
+    @cached_property
+    def val_bytes(self) -> int:
+        "Count the bytes of the text of `val`"
+        return len(self.tok.decode_bytes(self.val))
 
 
 def load_text(

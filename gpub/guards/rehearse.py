@@ -64,10 +64,11 @@ from gpub.train.loop import (
     evaluate,
     train,
 )
-from ..train.memory import Loss, TokenBatch, sleeping_parameters
+from ..train.depth import sleeping_parameters
 from ..train.optim import Muon
 from ..train.parallel import World, share_gradients
 from ..train.presets import PRESETS
+from ..train.step_batch import Loss, TokenBatch
 from ..data.batch import Batch
 
 # %% ../../nbs/lib/guards/rehearse.ipynb #1285f1ac

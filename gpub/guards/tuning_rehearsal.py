@@ -32,7 +32,7 @@ from ..model.gpus import GPU, find_gpu
 from ..model.gpu_plan import ROOM
 from ..train.config import TrainConfig
 from ..train.loop import LoopSettings, Objective, train
-from ..train.memory import Loss, StepBatch
+from ..train.step_batch import Loss, StepBatch
 from ..train.optim import make_optimizers
 from ..train.presets import find_preset
 from ..tune.dpo import DpoObjective, PreferencePair, PairLogprobs

@@ -9,12 +9,13 @@ __all__ = ['save_checkpoint', 'Checkpoint', 'load_checkpoint', 'read_slices', 'f
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 # checkpoints/step-00000100/ has model.safetensors, optimizer.safetensors, and state.json with their
 # checksums. It is written under another name, read back and renamed: under its own name it is
-# whole. Loading checks every sum, and takes the newest checkpoint whose sums hold: each file is
-# read twice for that, deliberately.
+# whole. Loading takes the newest checkpoint whose checksums hold: each file is read twice for that,
+# deliberately, but a file that this process has read before, and whose inode, size and time are
+# the same, is not read again (`cached_checksum`).
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,18 +72,20 @@ def load_checkpoint(
     path: Path | str,  # a run folder, or one checkpoint folder in it
     step: int | None = None,  # which one of a run folder; None: the newest that is whole
     optimizer: bool = True,  # False reads the model alone, enough for sampling
-    log: Callable[[str], None] = print,
+    log: Callable[[str], object] = print,
 ) -> Checkpoint:
     "Read a checkpoint whose checksums hold; raises as `find_checkpoint`"
-    path = Path(path)
     parts = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
-    for record in _whole_checkpoints(path, step, parts, log):
+    deleted: set[Path] = set()
+    while True:
+        record = find_checkpoint(path, step, parts, log, deleted)
         try:
             return _read_checkpoint(record, parts)
         except GpubError:
-            if record.path.exists():  # else it was deleted meanwhile: the next is tried
+            if record.path.exists():
                 raise
-    raise _all_deleted(path)
+        # it was deleted before it was read: the next is tried
+        deleted.add(record.path)
 
 
 def _read_checkpoint(record: CheckpointRecord, parts: Sequence[str]) -> Checkpoint:
@@ -99,7 +102,7 @@ def _read_checkpoint(record: CheckpointRecord, parts: Sequence[str]) -> Checkpoi
 
 def _read_part(record: CheckpointRecord, part: str) -> dict[str, Tensor]:
     "Read the tensors of a part, whole, under all their names"
-    names = record.part_files(part)
+    names = record.part_files(part)  # all described: the record was verified
     tied = record.files[names[0]].tied  # each slice lists the second names of the whole part
     is_sliced = names != [part]  # else the part is one file, of its own name
     path = record.path if is_sliced else record.path / part
@@ -148,17 +151,33 @@ def find_checkpoint(
     path: Path | str,  # a run folder, or one checkpoint folder in it
     step: int | None = None,  # which one of a run folder; None: the newest that is whole
     parts: Sequence[str] = (MODEL, OPTIMIZER),  # those that have to be whole
-    log: Callable[[str], None] = print,
+    log: Callable[[str], object] = print,  # called with one line for every damaged one passed over
+    deleted: Collection[Path] = (),  # found before, and gone since
 ) -> CheckpointRecord:
-    "Find a checkpoint that is whole in these parts; raises `GpubError` without one"
-    return next(_whole_checkpoints(Path(path), step, parts, log))
+    """Find the newest checkpoint that is whole in these parts; raises `GpubError` without one,
+    `Damaged` where there are only damaged ones"""
+    path = Path(path)
+    if path.is_file():
+        raise GpubError(
+            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
+            "never opens pickles (.pt, .bin)"
+        )
+    if path in deleted:
+        raise _all_deleted(path)
+    if not _is_checkpoint(path):
+        _warn_of_stale_latest(path, log)
+        return _newest_whole(path, step, parts, log, deleted)
+    if step is not None:
+        raise GpubError(
+            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
+        )
+    return verify_checkpoint(path, parts)
 
 
 def find_newest(
     run_dir: Path | str,  # the run folder
     parts: Sequence[str] = (MODEL, OPTIMIZER),  # those that have to be whole
-    # called with one line for every damaged checkpoint passed over
-    log: Callable[[str], None] = print,
+    log: Callable[[str], object] = print,  # called with one line for every damaged one passed over
 ) -> CheckpointRecord | None:  # None if nothing was ever saved
     "Find the newest checkpoint that is whole; raises `Damaged` if none is"
     if not checkpoints(run_dir):
@@ -166,84 +185,49 @@ def find_newest(
     return find_checkpoint(run_dir, None, parts, log)
 
 
+def _is_checkpoint(path: Path) -> bool:
+    "Tell whether a folder is one checkpoint, in a run or copied out of it, and not a run"
+    if path.parent.name == "checkpoints" and path.name.startswith("step-"):
+        return True
+    return (path / "state.json").exists() and not (path / "checkpoints").exists()
+
+
 # checkpoints that may vanish under a reader before it gives up: the process that trains there
 # deletes old ones while others read
 _MOST_DELETED = 20
 
 
-def _whole_checkpoints(
-    path: Path,  # a run folder, or one checkpoint folder in it
-    step: int | None,  # those of this step of a run; None: of all
+def _newest_whole(
+    run_dir: Path,
+    step: int | None,
     parts: Sequence[str],
-    log: Callable[[str], None],
-) -> Iterator[CheckpointRecord]:  # at least one
-    """Yield the checkpoints whose sums hold, the newest first. Whoever asks for a second one says
-    that the first was deleted before it was read; then one that was saved meanwhile comes next"""
-    if _is_checkpoint(path, step):
-        yield verify_checkpoint(path, parts)
-        raise _all_deleted(path)
-    _check_step(path, step)
-    _warn_of_stale_latest(path, log)
-    tried: set[Path] = set()
-    damaged: list[Damaged] = []
-    while len(tried) - len(damaged) < _MOST_DELETED:
-        # `.old` is there beside its step, or alone, after a kill between two renames
-        folders = [p for p in checkpoints(path) if p not in tried and step in (None, step_of(p))]
-        if not folders:
+    log: Callable[[str], object],
+    deleted: Collection[Path],
+) -> CheckpointRecord:
+    "Search a run; checkpoints that vanish meanwhile are passed over, and so are damaged ones"
+    gone = set(deleted)
+    damaged: dict[Path, Damaged] = {}
+    while len(gone) < _MOST_DELETED:
+        # listed again each time: one that was saved meanwhile comes first. `.old` is there beside
+        # its step, or alone, after a kill between two renames
+        left = [p for p in checkpoints(run_dir) if p not in gone and p not in damaged]
+        newest = next((p for p in left if step in (None, step_of(p))), None)
+        if newest is None:
             break
-        newest = folders[0]
-        tried.add(newest)
         try:
-            record = verify_checkpoint(newest, parts)
+            return verify_checkpoint(newest, parts)
         except GpubError as e:
-            if newest.exists():
-                if not isinstance(e, Damaged):
-                    raise
-                damaged.append(e)
+            if not newest.exists():
+                gone.add(newest)
+            elif isinstance(e, Damaged):
+                damaged[newest] = e
                 log(f"skipped a damaged checkpoint: {e}")
-        else:
-            yield record
-    if len(damaged) < len(tried) or not damaged:  # the last one may go before it is listed, too
-        raise _all_deleted(path)
-    if step is None:
-        raise Damaged(
-            f"{path}: none of its {len(damaged)} checkpoints is whole (newest: {damaged[0]}); "
-            "restore one, or start again in another folder"
-        )
-    others = [kept for kept in kept_steps(path) if kept != step]
-    raise Damaged(f"{damaged[0]}; other steps of {path}: {others or 'none'}")
+            else:
+                raise
+    raise _none_whole(run_dir, step, list(damaged.values()), bool(gone))
 
 
-def _is_checkpoint(path: Path, step: int | None) -> bool:
-    "Tell whether a folder is one checkpoint, and not a run; refuse a file, and a step of either"
-    if path.is_file():
-        raise GpubError(
-            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
-            "never opens pickles (.pt, .bin)"
-        )
-    is_named_so = path.parent.name == "checkpoints" and path.name.startswith("step-")
-    is_copy = (path / "state.json").exists() and not (path / "checkpoints").exists()
-    if not is_named_so and not is_copy:
-        return False
-    if step is not None:
-        raise GpubError(
-            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
-        )
-    return True
-
-
-def _check_step(run_dir: Path, step: int | None) -> None:
-    "Refuse a run without checkpoints, and a step that it has none of"
-    kept = kept_steps(run_dir)
-    if not kept:
-        raise GpubError(
-            f"{run_dir} holds no checkpoint: train there first, or check the folder name"
-        )
-    if step is not None and step not in kept:
-        raise GpubError(f"{run_dir} holds no checkpoint of step {step!r}; it has {kept}")
-
-
-def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], None]) -> None:
+def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], object]) -> None:
     "Warn where LATEST names a folder that is gone"
     path = run_dir / "LATEST"
     if not path.is_file():
@@ -253,6 +237,26 @@ def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], None]) -> None:
         log(
             f"{path} names {name!r}, which is gone; looking for the newest checkpoint that is there"
         )
+
+
+def _none_whole(
+    run_dir: Path, step: int | None, damaged: Sequence[Damaged], some_deleted: bool
+) -> GpubError:
+    "Say why a run has no checkpoint to read"
+    if some_deleted:
+        return _all_deleted(run_dir)
+    kept = kept_steps(run_dir)
+    if damaged and step is None:
+        return Damaged(
+            f"{run_dir}: none of its {len(damaged)} checkpoints is whole (newest: {damaged[0]}); "
+            "restore one, or start again in another folder"
+        )
+    if damaged:
+        others = [other for other in kept if other != step]
+        return Damaged(f"{damaged[0]}; other steps of {run_dir}: {others or 'none'}")
+    if kept and step is not None:
+        return GpubError(f"{run_dir} holds no checkpoint of step {step!r}; it has {kept}")
+    return GpubError(f"{run_dir} holds no checkpoint: train there first, or check the folder name")
 
 
 def _all_deleted(path: Path) -> GpubError:
@@ -277,7 +281,7 @@ def verify_checkpoint(
             try:
                 _verify_file(record.path / name, record.files[name], use_cache)
             except FileNotFoundError:  # rotated away while it was read
-                raise Damaged(f"{record.path / name} is gone") from None
+                raise Damaged(f"{record.path / name} is missing") from None
             except OSError as e:
                 raise _cannot_be_read(record.path / name, e) from None
     return record
@@ -295,16 +299,17 @@ def _verify_file(path: Path, written: FileEntry, use_cache: bool) -> None:
 
 
 def _cannot_be_read(path: Path, error: Exception) -> GpubError:
-    # no `Damaged`: an older checkpoint is not to be taken for one that may be whole
+    # no `Damaged`: the file may be whole, so no older checkpoint is taken instead
     return GpubError(
         f"{path} cannot be read: {first_line(error)}; try again, and look at the disk if it goes on"
     )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d005
-# path -> (its inode, size and mtime when it was read, SHA-256)
+# path -> (its inode, size and mtime when it was read, SHA-256), for as long as the process lives
 _CHECKSUMS: dict[Path, tuple[tuple[int, int, int], str]] = {}
 # of the file system's clock: a file that was written within it may be written again and keep its
-# mtime, so it is not kept in mind yet
+# mtime, so it is not kept in mind yet. NOTE: a file server's clock may be behind ours, and a file
+# be kept in mind too early; it would have to be rewritten in place at once, which gpub never does
 _TIME_RESOLUTION_NS = 20_000_000
 
 

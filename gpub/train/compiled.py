@@ -20,14 +20,8 @@ from ..core import GpubError, first_line
 from ..model.experts import Experts
 from ..model.head import chunked_loss, fused_loss
 from .config import TrainConfig
-from gpub.train.memory import (
-    MicroBatcher,
-    TokenBatch,
-    checkpoint_block,
-    forward_backward,
-    next_token_loss,
-    out_of_memory,
-)
+from .memory import MicroBatcher, checkpoint_block, forward_backward, out_of_memory
+from .step_batch import TokenBatch, next_token_loss
 
 # %% ../../nbs/lib/train/compiled.ipynb #716d676e
 LossFunction = Callable[[Tensor, Tensor], Tensor]  # (ids, targets) -> mean nats per token
@@ -103,7 +97,7 @@ class CompiledBlocks:
     def __call__(self, *batch: Any) -> Any:  # as `loss_fn`
         "The loss of a piece of a step"
         model = self.micro_batcher.model
-        mode = self.micro_batcher.mode
+        mode = self.micro_batcher.cut.mode
         if mode not in self.blocks:
             self.blocks[mode] = self._compile_block(mode)
         with self._in_place(model, self.blocks[mode]):
@@ -162,17 +156,12 @@ def compiles_by_block(
     return len(model.blocks) >= MANY_BLOCKS or model.head_loss is not None
 
 
-def _in_slices(model: nn.Module) -> bool:
-    "Whether FSDP has the model"
-    return hasattr(model, "reshard")
-
-
 def compile_blocks(
     micro_batcher: MicroBatcher,  # of a model with `apply_block`
     loss_fn: Callable | None = None,  # calls the model; default: the model's own loss
 ) -> CompiledBlocks:
     "Make a loss with compiled blocks, of a whole model or of one in slices"
-    blocks = CompiledSlices if _in_slices(micro_batcher.model) else CompiledBlocks
+    blocks = CompiledSlices if micro_batcher.in_slices else CompiledBlocks
     return blocks(micro_batcher, loss_fn)
 
 
@@ -198,7 +187,7 @@ def choose_loss(
     if any(isinstance(module, Experts) for module in model.modules()):
         micro_batcher.log("a mixture of experts is not compiled: going on in eager mode")
         return model.loss
-    if not _in_slices(model) and not compiles_by_block(model):
+    if not micro_batcher.in_slices and not compiles_by_block(model):
         return compiled_loss(model, step, micro_batcher.log)
     fn = compile_blocks(micro_batcher)
     return fn if _works(fn, step, micro_batcher.log) else model.loss

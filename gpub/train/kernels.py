@@ -24,7 +24,8 @@ from ..model.gpt import causal_attention, fused_attention
 from ..model.llama import repeat_kv_heads
 from .compiled import seconds_per_call
 from .config import TrainConfig
-from .memory import MicroBatcher, TokenBatch, forward_backward, next_token_loss
+from .memory import MicroBatcher, forward_backward
+from .step_batch import TokenBatch, next_token_loss
 
 # %% ../../nbs/lib/train/kernels.ipynb #a00bc0a4
 def matmul_size(

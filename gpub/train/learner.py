@@ -28,7 +28,7 @@ from .compiled import LossFunction, choose_loss
 from .config import TrainConfig, context_length_at
 from .kernels import pick_attention
 from .loop import LoopSettings, Objective, TrainStep, train
-from .memory import MicroBatcher
+from .memory import Cut, MicroBatcher
 from .optim import make_optimizers, muon_format, optimizer_state, own_parameters
 from .optim import restore_optimizers
 from .parallel import World, fill_slices, is_sliced, shard
@@ -215,7 +215,7 @@ class Learner:
         rows = self.cfg.batch_tokens // context_length // world.size
         half = self.dtype != torch.float32
         mode, micro = first_cut(self.model.cfg, self.cfg, rows, context_length, room, half)
-        self.micro_batcher.use(mode, micro)
+        self.micro_batcher.use(Cut(mode=mode, micro=micro))
         if micro < rows:
             self.log(
                 f"{micro} sequences of {context_length} tokens at once, "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..core import GpubError
+from ..record.folder import disk_errors
 from ..record.ledger import Ledger
 from ..record.saver import Saver
 from .journal import Journal, Stopwatch
@@ -113,17 +114,19 @@ class StepRecorder:
         if s.n != self.state.step:
             raise GpubError(f"step {s.n} is over: only the newest, {self.state.step}, can be saved")
         self._checked_row(s)
-        with self._set_aside("save"):
-            if self.saved_step != s.n:
-                # the checkpoint notes how long the ledger is, and may be there before this returns
-                self.ledger.step = s.n
-                self.ledger.flush()
-                self.write_checkpoint(s)
-            if wait:
-                self.await_saver()
-        self.saved_step = s.n
-        self.ledger.step = s.n
-        self.ledger.flush()  # the time that saving took
+        with disk_errors(self.task.out):
+            with self._set_aside("save"):
+                if self.saved_step != s.n:
+                    # the checkpoint notes how long the ledger is, and may be there before this
+                    # returns
+                    self.ledger.step = s.n
+                    self.ledger.flush()
+                    self.write_checkpoint(s)
+                if wait:
+                    self.await_saver()
+            self.saved_step = s.n
+            self.ledger.step = s.n
+            self.ledger.flush()  # the time that saving took
 
     def write_checkpoint(
         self,
@@ -137,12 +140,12 @@ class StepRecorder:
             val_loss=self.state.val_loss,
             tokens=s.tokens,
             scaler=learner.scaler.state_dict(),
-            fit=learner.micro_batcher.state(),
+            fit=learner.micro_batcher.cut.to_dict(),
             run_id=self.config["run_id"],
             config=task.identity(),
             exact=exact_conditions(learner),
         )
-        model, optimizer = task.tensors(learner)
+        model, optimizer = task.to_saved(learner)
         if task.world.main:
             optimizer |= get_rng()
         milestone = s.n in task.milestone_steps

@@ -104,7 +104,7 @@ def time_steps(
         steps=len(counted),
         tok_s=task.cfg.batch_tokens / median(counted),
         compiled=learner.compiled,
-        checkpointing=learner.micro_batcher.mode,
+        checkpointing=learner.micro_batcher.cut.mode,
         ready_seconds=round(clock.mark - sum(counted) - began, 3),
         peak_gb=torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None,
     )

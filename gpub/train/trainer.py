@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import torch
 
@@ -34,7 +33,6 @@ from ..model.gpus import ram_bytes
 from ..progress import Progress, short_duration
 from . import kernels
 from .config import TrainConfig, context_length_at, depth_at
-from .decay import decay_integral
 from .initial import InitialWeights, find_initial
 from .journal import draw_text, evaluate_together, last_whole_row, write_bill
 from .journal import write_run_page
@@ -44,12 +42,12 @@ from .optim import restore_optimizers
 from .options import RunOptions, eval_steps, kept_options, spread_steps
 from .parallel import World, is_sliced
 from .presets import Preset, apply_settings, find_preset
-from .resume import stored_decay
 from .rows import RunRows
-from .task import TrainingTask, log_on_main
+from .task import TaskFacts, TrainingTask, log_on_main
 from .training_run import TrainingRun
 
 # %% ../../nbs/lib/train/trainer.ipynb #05efc86f
+# a model of this width, or for a vocabulary of this size, may learn from letters, to be looked at
 _TOY_WIDTH = 128
 _MOST_CHARACTERS = 1000  # a larger vocabulary is one of words
 
@@ -89,26 +87,9 @@ class Pretraining(TrainingTask):
     options: RunOptions
     preset: Preset
     initial: InitialWeights | None  # of `--init`; None: fresh weights
-    corpus: Corpus  # its validation split as far as `eval_tokens` goes
-    held_out: int  # tokens of the whole validation split
-    val_bytes: int  # of the text of `corpus.val`
-    rows: RunRows  # of every step
-
-    def with_stored_settings(self) -> Self:
-        """Go on with the weight decay that a run began with, where the preset's target has changed
-        since then, as it may in a newer version"""
-        target = self.preset.decay_target
-        if target is None or "weight_decay" in (self.options.settings or {}):
-            return self
-        decay = self.world.on_main(stored_decay, self.out, target)
-        if decay is None:
-            return self
-        cfg = replace(self.cfg, weight_decay=decay)
-        self.log(
-            f"weight decay {decay:g}, as this run began (learning rate times weight decay, summed "
-            f"over all steps: {decay_integral(cfg):.3g}; a new run would have {target:g})"
-        )
-        return replace(self, cfg=cfg)
+    corpus: Corpus  # of its validation split what `eval_tokens` asks for
+    val_tokens: int  # of the whole validation split
+    rows: RunRows  # of every step, from `corpus` by `cfg`
 
     def build_model(self) -> Decoder:
         "Build the model; one that will be sliced, in the memory of process 0 alone"
@@ -126,16 +107,16 @@ class Pretraining(TrainingTask):
         first_batch = partial(self.read_batch, 0)
         return kernels.choose_precision(model, first_batch, self.cfg, self.device)
 
-    def describe(self) -> dict:
+    def describe(self) -> TaskFacts:
         "Return what else config.json keeps of this kind of run"
         corpus = self.corpus
+        # the training text of shards stays on the disk: it may be larger than the memory
         text = "".join(corpus.texts) if corpus.counts_characters else corpus.val_text()
-        return dict(
+        return TaskFacts(
             reference=references(corpus),
             prompt=pick_prompt(text),
-            note=corpus.note,
             unit=corpus.unit,
-            options=kept_options(self.options),
+            more=dict(note=corpus.note, options=kept_options(self.options)),
         )
 
     def identity(self) -> dict:
@@ -149,7 +130,7 @@ class Pretraining(TrainingTask):
             data=dict(
                 source=corpus.source,
                 train=corpus.tokens,
-                val=len(corpus.val),
+                val=len(corpus.val),  # losses on more or fewer tokens cannot be compared
                 tokenizer=corpus.tok.fingerprint,
                 tokens=corpus.fingerprint,
             ),
@@ -206,9 +187,9 @@ class Pretraining(TrainingTask):
 
     def scores(self, learner: Learner) -> dict[str, float]:
         "Validate on the whole held-out split"
-        val = self.corpus.val
-        loss = evaluate_together(learner.model, val, learner.dtype, self.world)
-        bpb = bits_per_byte(loss, len(val), self.val_bytes)
+        corpus = self.corpus
+        loss = evaluate_together(learner.model, corpus.val, learner.dtype, self.world)
+        bpb = bits_per_byte(loss, len(corpus.val), corpus.val_bytes)
         return dict(val_loss=loss, val_bpb=bpb)
 
     def finish(self, config: dict, paid_usd: float) -> None:
@@ -218,9 +199,9 @@ class Pretraining(TrainingTask):
         report = write_run_page(self.out)
         corpus = self.corpus
         unit = "characters" if corpus.counts_characters else "tokens"
-        scored = f"all {self.held_out:,}"
-        if len(corpus.val) < self.held_out:
-            scored = f"the first {len(corpus.val):,} of {self.held_out:,}"
+        scored = f"all {self.val_tokens:,}"
+        if len(corpus.val) < self.val_tokens:
+            scored = f"the first {len(corpus.val):,} of {self.val_tokens:,}"
         self.log(
             f"done: {last['val_loss']:.4f} {corpus.unit} on {scored} "
             f"validation {unit} ({last['val_bpb']:.3f} bits per byte), {last['tokens']:,} tokens "
@@ -255,12 +236,14 @@ def read_pretraining(options: RunOptions, out: Path, world: World) -> Pretrainin
     device = pick_device(world.device(options.device))
     # 3) the data, whose vocabulary completes the model's shape
     corpus = _read_corpus(options, recipe, log)
+    val_tokens = len(corpus.val)
+    corpus = replace(corpus, val=corpus.val[: options.eval_tokens])
     model_cfg = preset.config(vocab_size=corpus.tok.vocab_size, **recipe.shape)
+    # 4) the weights to begin with have to fit that shape
     if recipe.initial:
         whole = not is_sliced(world, options.parallel)
         recipe.initial.check(model_cfg, recipe.cfg, whole)
-    val = corpus.val[: options.eval_tokens]
-    # 4) what a step is followed by
+    # 5) what a step is followed by; the last one by a validation, whose loss is the result
     validations = options.eval_steps
     if validations is None:
         validations = eval_steps(preset, steps)
@@ -279,14 +262,13 @@ def read_pretraining(options: RunOptions, out: Path, world: World) -> Pretrainin
         log=log,
         progress=progress,
         save_every=options.save_every or max(1, steps // 10),
-        eval_steps=validations,
+        eval_steps={*validations, steps},
         sample_steps=milestones,  # each milestone has its text
         milestone_steps=milestones,
         preset=preset,
         initial=recipe.initial,
-        corpus=replace(corpus, val=val),
-        held_out=len(corpus.val),
-        val_bytes=len(corpus.tok.decode_bytes(val)),
+        corpus=corpus,
+        val_tokens=val_tokens,
         rows=RunRows(corpus, recipe.cfg, model_cfg.context_length, world),
     )
 
@@ -319,12 +301,15 @@ def build_on_device(
         with torch.device("meta"):
             return architectures.build_model(model_cfg)
     parameters = counts.parameter_anatomy(model_cfg).params
-    need = 4 * parameters
+    # of a model that will be sliced there is one copy; otherwise each process here builds its own
+    copies = 1 if sliced else world.per_machine or world.size
+    need = 4 * parameters * copies
     have = ram_bytes()
     if need > have:
+        each = "" if copies == 1 else f" in each of {copies} processes"
         raise GpubError(
-            f"the weights of {parameters:,} parameters take {need / 1e9:,.1f} GB, this machine has "
-            f"{have / 1e9:,.1f} GB of memory: take a smaller model, or a larger machine"
+            f"the weights of {parameters:,} parameters{each} take {need / 1e9:,.1f} GB, this "
+            f"machine has {have / 1e9:,.1f} GB of memory: take a smaller model, or a larger machine"
         )
     model = architectures.build_model(model_cfg)
     return model if sliced else model.to(device)
@@ -335,7 +320,6 @@ def _read_corpus(options: RunOptions, recipe: Recipe, log: Callable[[str], objec
     tok = recipe.initial.tok if recipe.initial else None
     if tok is None and options.data is None:
         vocab_size = config_of(options.preset).vocab_size
-        # a model of toy size may learn from letters, to be looked at
         if recipe.shape["d_model"] > _TOY_WIDTH and vocab_size > _MOST_CHARACTERS:
             raise GpubError(
                 f"{options.preset} is a model for a vocabulary of {vocab_size:,}, not for the "

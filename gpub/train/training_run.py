@@ -33,33 +33,24 @@ from .journal import Journal
 from .learner import Learner, Placement
 from .loop import TrainStep
 from .lost_process import explain_lost_process, note_step
+from .memory import Cut
+from .options import CommonOptions
 from .parallel import World
-from gpub.train.resume import (
-    RunState,
-    cut_records,
-    keep_smaller_cut,
-    open_config,
-    resume_learner,
-    smaller_cut,
-)
+from .resume import RunState, cut_records, keep_smaller_cut, open_config
+from .resume import resume_learner, smaller_cut
 from .step_recorder import StepRecorder
-from .task import CommonOptions, TrainingTask
+from .task import TrainingTask
 from .trackers import check_tracker, tracker
 
 # %% ../../nbs/lib/train/training_run.ipynb #7a1b0005
 _TaskT = TypeVar("_TaskT", bound=TrainingTask)
 
 
-@dataclass(frozen=True)
-class OpenRun(Generic[_TaskT]):
-    "A run whose folder is locked: `steps` makes its steps and records them"
+@dataclass(kw_only=True)
+class OpenRun(StepRecorder, Generic[_TaskT]):
+    "A run whose folder is locked: it makes its steps and, as a `StepRecorder`, records them"
 
-    task: _TaskT  # what is learned, as the folder began it
-    config: dict  # what config.json says
-    learner: Learner
-    state: RunState  # where the run is: moves on with every step; `recorder` writes it down
-    ledger: Ledger  # where the time goes, and the money; that of process 0 is written
-    recorder: StepRecorder
+    task: _TaskT  # what is learned
     stop_requested: threading.Event  # saves after the step that is on its way, and ends
     command: str  # how to go on after an interruption
     held: ExitStack  # closed when the run is left
@@ -74,7 +65,7 @@ class OpenRun(Generic[_TaskT]):
             objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
             with disk_errors(task.out):
-                self.recorder.draw_texts(0)
+                self.draw_texts(0)
         self.ledger.switch("train")
         for step in self.learner.take_steps(objective, state.step, state.tokens):
             if step.n != state.step + 1:
@@ -84,10 +75,10 @@ class OpenRun(Generic[_TaskT]):
             state.tokens = step.tokens
             done = step.n == task.cfg.steps
             with disk_errors(task.out):
-                self.recorder.record_step(step)
+                self.record_step(step)
                 # all stop after the same step: the CPUs wait for each other here, no GPU does
                 stopping = task.world.any(self.stop_requested.is_set())
-                self.recorder.keep_step(step, force_save=done or stopping)
+                self.keep_step(step, force_save=done or stopping)
             if stopping and not done:
                 raise Interrupted(
                     f"stopped at step {step.n} of {task.cfg.steps}, saved in {task.out}; go on "
@@ -97,15 +88,6 @@ class OpenRun(Generic[_TaskT]):
             self.ledger.switch("idle")
             yield step
             self.ledger.switch("train")
-
-    def save(
-        self,
-        step: TrainStep,  # the one just yielded
-        wait: bool = False,  # return when it is on the disk, and in the mirror
-    ) -> None:
-        "Save a checkpoint of the step that was just given; raises as `StepRecorder.save`"
-        with disk_errors(self.task.out):
-            self.recorder.save(step, wait)
 
 
 class TrainingRun(Generic[_TaskT]):
@@ -138,11 +120,6 @@ class TrainingRun(Generic[_TaskT]):
         use_threads()  # of the whole process
         return self._read(self.world)
 
-    @property
-    def log(self) -> Callable[[str], object]:
-        "Called with one line; silent but in process 0"
-        return self.task.log
-
     def go(self) -> Path:
         "Train to the end and return the run folder; raises as `opened` does"
         with self.opened() as run:
@@ -166,37 +143,39 @@ class TrainingRun(Generic[_TaskT]):
 
     def _open(self, held: ExitStack) -> OpenRun[_TaskT]:
         "Lock the folder, go on from its newest checkpoint or begin, and open what is written to"
-        # 1) signals, processes, and a folder that is this run's alone
-        stop_requested = held.enter_context(stop_flag(self.log))
-        held.enter_context(self.world.joined(self.task.device))
-        folder = Run(self.out, log=self.log)
+        # 1) the data, signals, processes, and a folder that is this run's alone
+        task = self.task  # reads the data
+        stop_requested = held.enter_context(stop_flag(task.log))
+        held.enter_context(self.world.joined(task.device))
+        folder = Run(self.out, log=task.log)
         self.world.on_main(self._lock_folder, folder, held)
         # 2) what learns, from the newest checkpoint or new
-        task = self.task.with_stored_settings()
         seed_everything(task.cfg.seed)
         model = task.build_model()
         config = self.world.on_main(self._store_config, task, model)
         learner, state = self._restore_or_begin(task, model, config, folder)
         cut = self.world.on_main(smaller_cut, self.out, task.cfg)
         if cut:
-            learner.micro_batcher.use(**cut)
+            learner.micro_batcher.use(Cut.from_dict(cut))
         self.world.on_main(self._cut_files, task, state.step)
-        # 3) who writes
+        # 3) who writes. What is held is closed from the last to the first: an error is explained
+        # while the processes are still joined; the saver ends its last write, whose time the ledger
+        # counts; then the ledger is written, and the folder free for another run
         ledger = self._open_ledger(state.step)
         held.callback(self._close_ledger, ledger)
         has_steps_left = state.step < task.cfg.steps
         if has_steps_left:
-            self.log(_outlook(task, config, learner, state.step))
+            task.log(_outlook(task, config, learner, state.step))
         saver = self._make_saver(learner.place)
         if saver is not None:
             held.enter_context(saver)
         curves = self.options.track if self.world.main and has_steps_left else "none"
-        track = tracker(curves, self.out, config, config["run_id"], self.log)
+        track = tracker(curves, self.out, config, config["run_id"], task.log)
         held.enter_context(closing(track))
         held.enter_context(explain_lost_process(self.world, self.command))
         held.enter_context(keep_smaller_cut(self.out, task.cfg))
-        held.callback(ledger.switch, "save")  # closing the rest waits for the last write
-        recorder = StepRecorder(
+        held.callback(ledger.switch, "save")
+        return OpenRun(
             task=task,
             config=config,
             learner=learner,
@@ -205,14 +184,6 @@ class TrainingRun(Generic[_TaskT]):
             journal=Journal(self.out, track, task.progress),
             saver=saver,
             newest=partial(_newest_checkpoint, folder),
-        )
-        return OpenRun(
-            task=task,
-            config=config,
-            learner=learner,
-            state=state,
-            ledger=ledger,
-            recorder=recorder,
             stop_requested=stop_requested,
             command=self.command,
             held=held,
@@ -223,15 +194,15 @@ class TrainingRun(Generic[_TaskT]):
         run.ledger.switch("save")
         # all processes hear here whether the last write failed. Where the block raised, the saver's
         # own end waits, and only logs a failure
-        run.recorder.await_saver()
+        run.await_saver()
         if run.state.step == run.task.cfg.steps:
             self.world.on_main(run.task.finish, run.config, run.ledger.usd())
             run.ledger.flush()
-            run.recorder.await_saver()
+            run.await_saver()
 
     def _lock_folder(self, folder: Run, held: ExitStack) -> None:
         "Lock the folder, bring back what a mirror has, and cut a ledger's last line if it is half"
-        held.enter_context(lock_folder(self.out, self.log))
+        held.enter_context(lock_folder(self.out, self.task.log))
         if self.options.mirror:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
@@ -246,6 +217,7 @@ class TrainingRun(Generic[_TaskT]):
         "Write config.json, or return the one that is there if it is of the same run"
         about = {}
         if not (self.out / "config.json").exists():
+            facts = task.describe()
             precision = task.choose_precision(model)  # it may have to be timed
             about = dict(
                 parameters=sum(p.numel() for p in model.parameters()),
@@ -255,7 +227,10 @@ class TrainingRun(Generic[_TaskT]):
                 machine=machine(task.device),
                 processes=self.world.size,
                 command=self.command,
-                **task.describe(),
+                reference=facts.reference,
+                prompt=facts.prompt,
+                unit=facts.unit,
+                **facts.more,
             )
         return open_config(
             out=self.out,
@@ -273,17 +248,17 @@ class TrainingRun(Generic[_TaskT]):
         placement = Placement(task.device, precision, self.world, self.options.parallel)
         path = self.world.on_main(_newest_checkpoint, folder)
         if path is None:
-            learner = Learner(model, task.cfg, placement, self.log)
+            learner = Learner(model, task.cfg, placement, task.log)
             learner.fit_to_memory(0)
             task.prepare_new(learner)
             return learner, RunState()
-        saved = task.restored(_load(path, placement.sliced, self.log))
+        saved = task.from_saved(_load(path, placement.sliced, task.log))
         check_config(self.out, config, saved)
-        learner = Learner(model, task.cfg, placement, self.log, saved)
-        resume_learner(learner, saved, self.options.changeable, self.log)
+        learner = Learner(model, task.cfg, placement, task.log, saved)
+        resume_learner(learner, saved, self.options.changeable, task.log)
         changed = changed_rows(self.out, saved.rows) if self.world.main else []
         if changed:
-            self.log(
+            task.log(
                 f"{', '.join(changed)} in {self.out}: changed after it was written (rows before "
                 f"step {saved.step}). The weights are not affected, training goes on. Details: "
                 f"gpub verify {self.out}"
@@ -297,7 +272,7 @@ class TrainingRun(Generic[_TaskT]):
         ledger = Ledger(run_dir, options.usd_per_hour, step, self.started_at, options.paid)
         gap = ledger.gap_note()
         if gap:
-            self.log(gap)
+            self.task.log(gap)
         return ledger
 
     def _close_ledger(self, ledger: Ledger) -> None:
@@ -310,9 +285,9 @@ class TrainingRun(Generic[_TaskT]):
         if place.sliced:
             from ..record.slices import SlicedSaver  # imports torch's distributed part
 
-            return SlicedSaver(self.out, options.keep, options.mirror, self.log)
+            return SlicedSaver(self.out, options.keep, options.mirror, self.task.log)
         if self.world.main:
-            return Saver(self.out, options.keep, options.mirror, self.log)
+            return Saver(self.out, options.keep, options.mirror, self.task.log)
         return None
 
 
@@ -338,6 +313,8 @@ def _outlook(task: TrainingTask, config: dict, learner: Learner, step: int) -> s
         where += f", {threads_line()}"
     validations = sum(n > step for n in task.eval_steps)
     texts = sum(n > step for n in task.sample_steps)
+    if step == 0:
+        texts += 1  # before the first step
     return (
         f"{task.name}: {config['parameters']:,} parameters, steps {step} to {task.cfg.steps}\n"
         f"on {where}\n"

@@ -22,7 +22,7 @@ from ..core import Config, GpubError, NotNegative
 from ..data.reading_order import numbers_of_step
 from ..data.tokenizer import Tokenizer
 from ..model.gpt import Decoder
-from ..train.memory import Loss
+from ..train.step_batch import Loss
 from ..train.parallel import World
 from .losses import ipo_loss
 from .preferences import dpo_loss

@@ -24,7 +24,7 @@ from ..chat.template import EncodedChat
 from ..core import Config, GpubError, NotNegative
 from ..model.sampling import GREEDY_BELOW, SamplingConfig
 from ..model.gpt import Decoder
-from ..train.memory import Loss
+from ..train.step_batch import Loss
 from ..train.parallel import World
 from .losses import Penalty, group_advantages, kl_penalized_rewards, policy_gradient_loss
 from .rollouts import answer_logprobs, as_chats, eval_mode, one_per_row, sample_answers

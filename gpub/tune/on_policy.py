@@ -21,7 +21,7 @@ from ..chat.packing import packed_logits
 from ..core import GpubError
 from ..data.batch import IGNORED, Batch
 from ..model.gpt import Decoder
-from ..train.memory import Loss
+from ..train.step_batch import Loss
 from ..train.parallel import World
 from .grpo import AnswerBatch, GrpoConfig, GrpoObjective, Questions
 from .losses import group_advantages, grpo_loss

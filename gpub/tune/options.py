@@ -9,7 +9,7 @@ __all__ = ['TuneOptions', 'TuningMethod', 'TuningRecipe', 'tune_config']
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
@@ -17,9 +17,10 @@ from ..chat.conversations import MAX_MALFORMED
 from ..core import Config, Count, GpubError, NotNegative, is_url, refuse_url
 from ..data.tokenizer import Tokenizer
 from ..files import RemoteFolder
-from ..train.config import CHANGEABLE, TrainConfig
+from ..train.config import TrainConfig
 from ..train.learner import Learner
 from ..train.loop import Objective
+from ..train.options import CommonOptions
 from ..train.parallel import World
 from ..train.presets import change_recipe
 from .start import TuneStart
@@ -30,7 +31,7 @@ _Epochs = Annotated[float, Gt(0), Le(10_000), "a positive number, at most 10,000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneOptions(Config, ABC):
+class TuneOptions(CommonOptions, Config, ABC):
     "What every method of tuning can be asked for; refused at once where it makes no sense"
 
     run: str  # a run folder or a Hugging Face folder: where it starts
@@ -45,20 +46,8 @@ class TuneOptions(Config, ABC):
     old: str | None = None
     max_malformed: _Share = MAX_MALFORMED  # of the records of a file, which are left out
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    usd_per_hour: NotNegative = 0.0  # what the machine costs
     settings: dict[str, Any] = field(default_factory=dict)  # any other of `TrainConfig`
     command: str = "the same command"  # how to call this again
-    # by `time.perf_counter`: the bill counts from there; default: now
-    started_at: float | None = None
-    paid: bool = False  # the machine was paid for since the last process of this run ended
-    keep: Count = 3  # checkpoints kept beside the milestones
-    mirror: str | None = None  # a second folder for everything, or a URL
-    # who draws the curves, beside log.jsonl
-    track: Literal["none", "wandb"] = "none"
-    # how the processes of torchrun share the model
-    parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
-    # settings of `train` that may be others than when the run began
-    changeable: tuple[str, ...] = CHANGEABLE
     log: Callable[[str], object] = print  # called with one line now and then
 
     def __post_init__(self):

@@ -20,7 +20,7 @@ from ..chat.packing import PADDING, PackedBatches, packed_batch, packed_logits
 from ..chat.template import EncodedChat
 from ..core import GpubError
 from ..model.gpt import Decoder
-from ..train.memory import Loss
+from ..train.step_batch import Loss
 from ..train.parallel import World
 from ..data.batch import IGNORED, Batch
 from .answers import token_logprobs

@@ -28,7 +28,7 @@ from ..train.journal import last_whole_row, write_bill, write_run_page
 from ..train.learner import Learner
 from ..train.loop import Objective
 from ..train.parallel import World, is_sliced
-from ..train.task import TrainingTask, log_on_main
+from ..train.task import TaskFacts, TrainingTask, log_on_main
 from ..train.training_run import TrainingRun
 from .lora import LoraConfig, adapter_weights, add_lora, merged_weights, save_lora
 from .measures import OldText, skill_scores, sums_p_right
@@ -107,15 +107,17 @@ class Tuning(TrainingTask):
             settings=self.method.settings | adapter,
         )
 
-    def describe(self) -> dict:
+    def describe(self) -> TaskFacts:
         "Return what else config.json keeps of this kind of run"
-        return dict(
-            chat=chat_facts(self.tok),
-            started_from=str(self.start.folder),
-            pretrained=self.start.peak_rates(),
-            unit=self.method.unit,
+        return TaskFacts(
             reference=self.method.reference,
             prompt=self.method.questions[0],
+            unit=self.method.unit,
+            more=dict(
+                chat=chat_facts(self.tok),
+                started_from=str(self.start.folder),
+                pretrained=self.start.peak_rates(),
+            ),
         )
 
     def make_objective(self, learner: Learner, step: int, reading_ahead: ExitStack) -> Objective:
@@ -158,7 +160,7 @@ class Tuning(TrainingTask):
                 f"{str(self.out / 'adapter')!r}) with the model of BASE"
             )
 
-    def tensors(self, learner: Learner) -> tuple[dict, dict]:
+    def to_saved(self, learner: Learner) -> tuple[dict, dict]:
         "Return what a checkpoint keeps: merged weights, an adapter beside the optimizer's memory"
         model, optimizer = learner.tensors()
         if not self.options.lora:
@@ -167,7 +169,7 @@ class Tuning(TrainingTask):
         optimizer |= {_ADAPTER + name: t for name, t in adapter.items()}
         return merged_weights(self.start.model), optimizer
 
-    def restored(self, saved: Checkpoint) -> Checkpoint:
+    def from_saved(self, saved: Checkpoint) -> Checkpoint:
         "Return a checkpoint from which the adapter goes on, if there is one"
         return AdapterCheckpoint.of(saved) if self.options.lora else saved
 

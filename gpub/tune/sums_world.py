@@ -40,7 +40,7 @@ from .grpo import Questions
 from .rollouts import answer_logprobs, one_per_row, sample_answers
 from .sft import SftObjective, answers_loss, pages_of
 from ..train.loop import TrainStep, train
-from ..train.memory import Loss
+from ..train.step_batch import Loss
 
 # %% ../../nbs/lib/tune/sums_world.ipynb #390ea772
 @dataclass(frozen=True)

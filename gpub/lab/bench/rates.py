@@ -190,7 +190,7 @@ def run_point(
     ):
         pass
     seconds = time.perf_counter() - began
-    if int(step.first_bad_step):
+    if int(step.last_good_step) < step.n:
         return None, seconds
     return evaluate(model, judged, CTX, dtype=dtype), seconds
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...core import GpubError
 from ...model.gpt import GPT
-from ...train.memory import count_targets
+from ...train.step_batch import count_targets
 
 # %% ../../../nbs/lib/lab/bench_speed.ipynb #16dd8f34
 def plot_roofline(

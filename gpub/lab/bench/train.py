@@ -78,7 +78,7 @@ def step_speed(
         ctx=mc.context_length,
         precision=learner.place.precision.name,
         compiled=learner.compiled,
-        **learner.micro_batcher.state(),
+        **learner.micro_batcher.cut.to_dict(),
         step_ms=round(seconds * 1e3, 3),
         tok_s=round(rate),
         flops_per_token=flops,

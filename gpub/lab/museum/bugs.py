@@ -39,7 +39,7 @@ from ...model.gpt import GPT, GPTConfig, causal_mask, fused_attention
 from ...record.checkpoint import save_checkpoint, verify_checkpoint
 from ...train.config import TrainConfig
 from ...train.loop import TrainStep, lr_factor, train_next_token
-from ...train.memory import backward
+from ...train.step_batch import backward
 from ...data.batch import Batch
 
 # %% ../../../nbs/lib/lab/museum_bugs.ipynb #1de1a6a0
