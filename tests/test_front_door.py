@@ -489,6 +489,12 @@ def test_help_and_version_do_not_wait_for_torch(root, argv, word):
     assert names == set() and word in said
 
 
+def test_a_mistyped_option_does_not_wait_for_torch(root):
+    program = "from gpub.cli import main; main.sys.exit = print; main.main()"
+    names, said = arrived(root, program, "sample", "runs/shakespeare", "--temp", "1")
+    assert names == set() and said.split() == ["2"]
+
+
 @pytest.mark.parametrize("command", ["train", "preflight"])
 def test_help_tells_of_every_kind_of_data(command):
     shown = CliRunner().invoke(cli, [command, "--help"])
