@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Count', 'Positive', 'NotNegative', 'PLAIN_TYPES', 'RUN_FORMAT', 'NOT_LOCAL', 'GpubError', 'kind_in_words',
-           'as_tuples', 'schema_of', 'validated', 'needed_fields', 'check_object', 'Config', 'parse_json',
-           'write_atomic', 'is_url', 'refuse_url', 'refuse_pipe', 'read_json', 'refuse_format', 'read_config',
-           'first_line', 'visible_text', 'nearest']
+           'as_tuples', 'kinds_of', 'schema_of', 'is_plainly', 'validated', 'needed_fields', 'check_object', 'Config',
+           'parse_json', 'write_atomic', 'is_url', 'refuse_url', 'refuse_pipe', 'read_json', 'refuse_format',
+           'read_config', 'first_line', 'visible_text', 'nearest']
 
 # %% ../nbs/00_core.ipynb #a0463681
 # One exception for whatever a user can mend: `GpubError`, whose message is the line
@@ -18,6 +18,8 @@ import dataclasses
 import difflib
 import functools
 import json
+import math
+import operator
 import os
 import re
 import secrets
@@ -26,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le, Lt, Predicate
 
 # %% ../nbs/00_core.ipynb #09885863
 class GpubError(ValueError):
@@ -81,21 +83,62 @@ def as_tuples(
 
 
 @functools.cache
+def kinds_of(
+    cls: type,  # a dataclass, such as a subclass of `Config`
+) -> dict[str, Any]:  # name -> type
+    "Read the annotations of a class, which are its schema"
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+@functools.cache
 def schema_of(
     cls: type,  # a dataclass, such as a subclass of `Config`
-) -> tuple[dict[str, Any], Any]:  # (name -> type, pydantic's validator of all of them)
+) -> Any:  # pydantic's validator of all fields
     "Make the schema that the annotations of a class are, when the first one is needed"
-    # imported here: a command that needs no config does not wait for it
+    # imported here: pydantic takes a seventh of the time of torch
     from pydantic import ConfigDict, TypeAdapter
     from typing_extensions import TypedDict
 
-    hints = get_type_hints(cls, include_extras=True)
-    kinds = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
-    fields = TypedDict(cls.__name__, kinds)
+    fields = TypedDict(cls.__name__, kinds_of(cls))
     fields.__pydantic_config__ = ConfigDict(
         strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
     )
-    return kinds, TypeAdapter(fields)
+    return TypeAdapter(fields)
+
+
+_LIMITS = {Ge: ("ge", operator.ge), Gt: ("gt", operator.gt)}
+_LIMITS |= {Le: ("le", operator.le), Lt: ("lt", operator.lt)}
+
+
+def _keeps(limit: Any, value: Any) -> bool:
+    "Whether a value keeps a limit of its kind; a text only says it in words"
+    if type(limit) in _LIMITS:
+        name, compare = _LIMITS[type(limit)]
+        return compare(value, getattr(limit, name))
+    return limit.func(value) if isinstance(limit, Predicate) else isinstance(limit, str)
+
+
+def is_plainly(
+    value: Any,  # of a setting, with tuples for lists
+    kind: Any,  # its type, such as `Count`
+) -> bool:
+    """Tell whether a value is of a kind as it stands. Where it is not, or the kind is not one of
+    the simple ones, pydantic has the word"""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        limits_kept = (_keeps(limit, value) for limit in args[1:])
+        return is_plainly(value, args[0]) and all(limits_kept)
+    if origin is Literal:
+        return type(value) is str and value in args
+    if origin in (Union, UnionType):
+        return any(is_plainly(value, one) for one in args)
+    if origin is tuple and type(value) is tuple:
+        each = args[:1] * len(value) if args[1:] == (...,) else args
+        return len(each) == len(value) and all(map(is_plainly, value, each))
+    if kind is float:
+        return type(value) is float and math.isfinite(value)
+    return kind in (bool, int, str, dict, type(None)) and type(value) is kind
 
 
 def validated(
@@ -106,11 +149,15 @@ def validated(
 ) -> dict:  # the values as their types want them
     """Parse settings; raises `GpubError` with one line for the first that its type
     refuses"""
+    kinds = kinds_of(cls)
+    given = {name: as_tuples(value) for name, value in values.items()}
+    known = given.keys() == kinds.keys()
+    if known and all(is_plainly(value, kinds[name]) for name, value in given.items()):
+        return given
     from pydantic import ValidationError
 
-    kinds, schema = schema_of(cls)
     try:
-        return schema.validate_python({k: as_tuples(v) for k, v in values.items()})
+        return schema_of(cls).validate_python(given)
     except ValidationError as e:
         first = e.errors(include_url=False)[0]
         refused = first.get("ctx", {}).get("error")

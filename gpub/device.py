@@ -161,22 +161,13 @@ def git_commit() -> str | None:
     """Read the commit of the checkout this package runs from, `+` when edited since; `None` outside
     one. Asked for once in a process: what was imported stays as it was"""
 
-    def git(*a: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            ["git", *a],
-            cwd=Path(__file__).parent if "__file__" in globals() else ".",
-            capture_output=True,
-            text=True,
-        )
-
+    folder = Path(__file__).parent if "__file__" in globals() else "."
+    ask = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
-        head = git("rev-parse", "--short", "HEAD")
+        told = subprocess.run(ask, cwd=folder, capture_output=True, text=True)
     except OSError:
         return None
-    if head.returncode != 0:
-        return None
-    changed = git("status", "--porcelain", "-uno").stdout.strip()
-    return head.stdout.strip() + ("+" if changed else "")
+    return told.stdout.strip() or None
 
 
 def machine(

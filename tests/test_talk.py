@@ -31,7 +31,7 @@ from gpub.model.llama import Llama, LlamaConfig
 from gpub.record.checkpoint import save_checkpoint
 from gpub.record.folder import Interrupted
 from gpub.record.run import load
-from gpub.share.hub import export_model, export_run
+from gpub.share.hub import export_model
 from gpub.train import learner, optim
 from gpub.train.step_recorder import StepRecorder
 from gpub.tune.dpo import DpoConfig
@@ -157,20 +157,6 @@ def test_an_adapter_is_kept_beside_the_merged_weights(talker, tmp_path):
     config = json.loads((out / "adapter/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] is None
     assert f"for PEFT: gpub export {talker} BASE" in said
-
-
-def test_an_adapter_of_a_hugging_face_folder_needs_only_its_own_name(talker, tmp_path):
-    "It names the folder that it was learned on: PEFT opens both, and computes as the run does"
-    peft = pytest.importorskip("peft", reason="needs peft: pip install -e '.[dev]'")
-    folder = export_run(talker, tmp_path / "hf", log=print)
-    out = tmp_path / "run"
-    done(
-        sft_command, folder, "--data", "sums:200", "--steps", 3, "--lora", 2, "--out", out
-    )
-    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(out / "adapter")
-    ids = torch.arange(8)[None]
-    with torch.no_grad():
-        assert torch.allclose(theirs(ids).logits, load(out, device="cpu").model(ids), atol=1e-5)
 
 
 def test_an_adapter_beside_new_marks_is_refused(tmp_path):

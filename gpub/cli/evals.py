@@ -38,7 +38,7 @@ def _default_tasks() -> str:
     "What is asked when nobody says"
     from gpub.evals.options import DEFAULT_TASKS
 
-    return ",".join(DEFAULT_TASKS)
+    return ", ".join(DEFAULT_TASKS)
 
 
 @dataclass(frozen=True)

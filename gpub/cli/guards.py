@@ -68,7 +68,7 @@ def preflight_command(
 @click.argument("run", type=RUN, required=False)
 @json_option
 def doctor_command(run: str | None, file: str | None):
-    """Examine RUN: losses, schedule, checkpoints, speed; or this machine.
+    """Examine RUN (losses, checkpoints, speed), or this machine.
 
     Without RUN: torch, GPU and driver, cores and load, disk, data, network. Exit code 1 if an alarm
     fires."""

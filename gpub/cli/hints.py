@@ -98,10 +98,6 @@ def _meant(typed: str, table: dict[str, str]) -> list[str]:
 
 def _option_hint(typed: str, ctx: click.Context) -> str | None:
     "Name the option or the setting that was meant, by the beginning of its name or by its meaning"
-    from gpub.model.llama import LlamaConfig
-    from gpub.train.config import TrainConfig
-    from gpub.train.presets import COMMON_NAMES
-
     names = [flag for parameter in ctx.command.params for flag in parameter.opts]
     dashed = typed.replace("_", "-")
     longer = [name for name in names if name.startswith(dashed) and len(typed) > 3]
@@ -116,10 +112,17 @@ def _option_hint(typed: str, ctx: click.Context) -> str | None:
             return here
     if isinstance(ctx.command, click.Group):
         return f"options stand behind their command: gpub COMMAND {typed}"
+    if "--set" not in names:
+        return None
+    # here: they bring torch, and the answers above need not wait for it
+    from gpub.model.llama import LlamaConfig
+    from gpub.train.config import TrainConfig
+    from gpub.train.presets import COMMON_NAMES
+
     setting = typed.lstrip("-").replace("-", "_")
     setting = COMMON_NAMES.get(setting, setting)
     settings = {*TrainConfig.__dataclass_fields__, *LlamaConfig.__dataclass_fields__}
-    if "--set" in names and setting in settings:
+    if setting in settings:
         return f"it is a setting: --set {setting}=VALUE"
     return None
 

@@ -81,13 +81,17 @@ COMMANDS = {
         (
             "doctor",
             "guards:doctor_command",
-            "Examine RUN: losses, schedule, checkpoints, speed; or this machine.",
+            "Examine RUN (losses, checkpoints, speed), or this machine.",
         ),
         ("verify", "guards:verify_command", "Check that every byte of FOLDER is what was written."),
     ),
     "Give it to others": (
         ("demo", "share:demo_command", "Write a web page to play with RUN."),
-        ("serve", "share:serve_command", "Answer programs over OpenAI's protocol with RUN."),
+        (
+            "serve",
+            "share:serve_command",
+            "Open RUN to a browser, and to programs in OpenAI's protocol.",
+        ),
         ("export", "share:export_command", "Write RUN as a Hugging Face FOLDER, or as GGUF."),
         ("import", "share:import_command", "Make a run of a model of Hugging Face."),
         ("push", "share:push_command", "Upload an exported FOLDER to the Hugging Face Hub."),
@@ -141,9 +145,9 @@ def cli():
     """Build, train and understand language models, from 400K parameters on a laptop to 1B on a
     rented GPU.
 
-    Every run lives in one folder: its settings, log, samples, checkpoints, bill and
-    report.html. The command that started a run also continues it. `gpub COMMAND --help` tells
-    more."""
+    RUN is a folder with all that a run made: settings, log, samples, checkpoints, bill,
+    report.html. PRESET is the name of a model and its recipe. The command that started a run
+    also continues it. `gpub COMMAND --help` tells more."""
 
 # %% ../../nbs/lib/cli/commands.ipynb #e5abf1fc
 LONGEST = 600  # characters of a message

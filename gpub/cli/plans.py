@@ -83,7 +83,7 @@ def _show_forecast(
 @click.option(
     "--forecast",
     is_flag=True,
-    help="The final loss and its interval, from the own ladder and from published runs.",
+    help="The final loss and its interval, from your own ladder and from published runs.",
 )
 @click.option(
     "--ladder", type=PATH, help="Your own ladder's receipts.  [default: those that came with gpub]"
@@ -98,7 +98,7 @@ def _show_forecast(
 )
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
 @json_option
-@settings_option("With --forecast: of a model or recipe that is changed so. Repeat for several.")
+@settings_option("With --forecast: a setting of the model or recipe, such as n_layers=24.")
 def plan_command(
     preset: str,
     gpu: str | None,

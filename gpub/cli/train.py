@@ -26,6 +26,7 @@ from gpub.cli.options import (
     data_option,
     echo_text,
     parse_settings,
+    preset_names,
     refuse_occupied,
     run_options,
     settings_option,
@@ -35,7 +36,7 @@ from gpub.cli.options import (
     this_program,
 )
 from ..core import GpubError
-from ..files import runs_dir, similar_run
+from ..files import newest_runs, runs_dir, similar_run
 from ..progress import short_duration
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/lib/cli/train_commands.ipynb #f726f7f6
 def _presets() -> str:
     "The presets, for the last line of the help"
-    from gpub.train.presets import PRESETS
-
-    return "Presets: " + "; ".join(f"{k}: {p.about}" for k, p in PRESETS.items())
+    return f"Presets: {', '.join(preset_names())}. What each is for: gpub presets"
 
 
 @click.command("train", cls=TrainingCommand, epilog=_presets)
@@ -184,8 +183,9 @@ def _go_on_beyond(ctx: click.Context, run: str | None, more: int, out: str | Non
     given = [name for name in ctx.params if ctx.get_parameter_source(name) == typed]
     odd = [name for name in given if name not in ("init", "extend", "out", "device")]
     if run is None or odd:
-        why = "needs --init RUN" if run is None else f"goes on as RUN was: leave {odd[0]} out"
-        raise click.UsageError(f"--extend {why}")
+        why = "needs --init RUN" if run is None else f"goes on as RUN was, leave {odd[0]} out"
+        finished = run or next(iter(newest_runs()), "RUN")
+        raise click.UsageError(f"--extend {why}: gpub train --init {finished} --extend {more}")
     branch = branch_run(run, more, out)
     changes = dict(device=ctx.params["device"]) if "device" in given else {}
     changes |= dict(command=f"gpub resume {branch}", started_at=command_began())

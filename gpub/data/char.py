@@ -52,7 +52,7 @@ class CharTokenizer(Tokenizer):
         "Make the tokenizer of all characters in a text, sorted"
         if not text:
             raise GpubError("the text is empty: there is nothing to learn from")
-        return cls(map(chr, np.unique(code_points(text))))
+        return cls(sorted(set(text)))
 
     def encode(
         self,

@@ -6,7 +6,7 @@
 __all__ = ['NEUTRAL', 'HARMLESS', 'STUCK', 'ANSWER', 'ApiError', 'ServedModel', 'open_served', 'AnswerSchema', 'ResponseFormat',
            'TextBody', 'CompletionBody', 'TextPart', 'ChatMessage', 'ChatBody', 'generation_requests', 'cut_history',
            'TextUntilStop', 'QueuedText', 'BatchWorker', 'Reply', 'ServerConfig', 'explain_errors', 'talk_page',
-           'api_app', 'serve_model']
+           'root_page', 'api_app', 'serve_model']
 
 # %% ../../nbs/lib/share/server.ipynb #b75fc046
 import asyncio
@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -49,6 +49,8 @@ from ..model.batching import agreeing_batch_sizes
 from ..model.engine import DecodeEngine, RunningRequest
 from ..model.requests import GeneratedToken, GenerationRequest, plain_prompts
 from ..model.sampling import SamplingConfig
+from ..record.run import Run
+from .demo import model_page
 from .hub import open_run
 from .json_answers import JsonSchemas
 from ..templates import render_template
@@ -86,6 +88,7 @@ class ServedModel:
     chats: bool  # whether it learned to answer, with the template of `gpub.chat`
     ends: frozenset[int]  # ids that end a text, and are not shown
     notice: str = ""  # what it was taught, where that is little, for who talks to it
+    run: Run | None = None  # that it was read from
 
     @cached_property
     def json_schemas(self) -> JsonSchemas:
@@ -114,6 +117,7 @@ def open_served(
         chats=chats,
         ends=frozenset(ends),
         notice=sums_notice(opened.config, "press Forget") if chats else "",
+        run=opened,
     )
 
 # %% ../../nbs/lib/share/server.ipynb #ff82392a
@@ -668,10 +672,24 @@ def talk_page(
     served: ServedModel,  # what answers
     wants_key: bool = False,  # whether the reader has to type a key first
 ) -> str:
-    "Return the page at the server's root: it asks this server, and shows the answer as it comes"
+    "Return the page that asks this server, and shows the answer as it comes"
     tokens = min(ANSWER, served.model.cfg.context_length // 2)
     facts = dict(model=served.name, chats=served.chats, notice=served.notice, tokens=tokens)
     return render_template("share/served.html.jinja", facts=facts | dict(wants_key=wants_key))
+
+
+def root_page(
+    served: ServedModel,  # what answers
+    wants_key: bool,  # whether the server has a key
+) -> str:
+    """Return the page at the server's root: that of `gpub demo`, for a small model that writes and
+    needs no key, since it holds the weights; `talk_page` for all others"""
+    if served.run is None or served.chats or wants_key:
+        return talk_page(served, wants_key)
+    try:
+        return model_page(served.run.path, served.run.step, talk="talk")
+    except GpubError:  # too large, or of a kind that no page computes
+        return talk_page(served)
 
 
 def api_app(
@@ -711,12 +729,18 @@ def api_app(
             return StreamingResponse(reply.events(), 200, headers, "text/event-stream")
         return JSONResponse(await reply.whole(request), 200, headers)
 
+    root = cache(partial(root_page, served, bool(cfg.key)))
+
     async def page(request: Request) -> HTMLResponse:
-        return HTMLResponse(talk_page(served, wants_key=bool(cfg.key)))
+        return HTMLResponse(await run_in_threadpool(root))
+
+    async def talk(request: Request) -> HTMLResponse:
+        return HTMLResponse(talk_page(served, bool(cfg.key)))
 
     app = FastAPI(lifespan=writing, dependencies=[Depends(check_key)], openapi_url=None)
     _refuse_strangers(app, cfg)
     app.add_route("/", page)  # without a key: a browser has nowhere to say one yet
+    app.add_route("/talk", talk)
 
     @app.post("/v1/completions")
     async def completions(request: Request, body: CompletionBody) -> Any:
@@ -774,5 +798,5 @@ def serve_model(
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         at = f"http://{shown}:{port}"
-        log(f"{served.name} answers at {at}/v1, and talks at {at}/   (Ctrl-C ends it)")
+        log(f"{served.name} answers at {at}/v1; open {at}/ in a browser   (Ctrl-C ends it)")
         Server(settings).run(sockets=[listening])

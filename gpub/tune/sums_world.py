@@ -318,7 +318,10 @@ class SumsWorld:
         log = []
         cpu = 0.0
         began = time.process_time()
-        for step in steps(start):
+        made = steps(start)
+        if "steps" in settings:
+            made = self.watch(made, settings["steps"])
+        for step in made:
             log.append(step.row())
             if measure is not None and (step.n % every == 0 or step.n == 1):
                 cpu += time.process_time() - began
