@@ -116,16 +116,19 @@ def _keeps(limit: Any, value: Any) -> bool:
     if type(limit) in _LIMITS:
         name, compare = _LIMITS[type(limit)]
         return compare(value, getattr(limit, name))
-    return limit.func(value) if isinstance(limit, Predicate) else isinstance(limit, str)
+    if isinstance(limit, Predicate):
+        return limit.func(value)
+    return isinstance(limit, str)
 
 
 def is_plainly(
     value: Any,  # of a setting, with tuples for lists
     kind: Any,  # its type, such as `Count`
 ) -> bool:
-    """Tell whether a value is of a kind as it stands. Where it is not, or the kind is not one of
-    the simple ones, pydantic has the word"""
-    origin, args = get_origin(kind), get_args(kind)
+    """Tell whether a value is of a simple kind as it stands; of all others pydantic
+    says whether they are right"""
+    origin = get_origin(kind)
+    args = get_args(kind)
     if origin is Annotated:
         limits_kept = (_keeps(limit, value) for limit in args[1:])
         return is_plainly(value, args[0]) and all(limits_kept)

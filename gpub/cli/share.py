@@ -197,9 +197,9 @@ def serve_command(run: str, step: int | None, device: str, **how: object):
     Extra: gpub[serve]. RUN is a run folder, a Hugging Face folder, or OWNER/NAME on the Hub; its
     name is the name of the model. For a browser: / is the page of gpub demo where the model is
     small, only writes and has no key, else /talk, where the server writes. For programs:
-    /v1/completions, /v1/chat/completions (for runs of gpub sft, dpo or grpo), /v1/models. Requests share a batch, and each gets the answer it would
-    get alone. response_format with a JSON schema is followed (extra: gpub[json]). Ctrl-C ends
-    it."""
+    /v1/completions, /v1/chat/completions (for runs of gpub sft, dpo or grpo), /v1/models.
+    Requests share a batch, and each gets the answer it would get alone. response_format with a
+    JSON schema is followed (extra: gpub[json]). Ctrl-C ends it."""
     from gpub.share.server import ServerConfig, open_served, serve_model
 
     cfg = ServerConfig(**how)

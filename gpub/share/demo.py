@@ -344,10 +344,10 @@ def model_page(
 def write_page(
     run: Path | str,  # a run folder with a small model
     file: Path | str,  # the HTML file to write
-    step: int | None = None,  # as for `model_page`, and so are the others
-    title: str | None = None,
-    limit_mb: float = 16.0,
-    checkpoints: int = 1,
+    step: int | None = None,  # which checkpoint; default: the newest
+    title: str | None = None,  # heading and name of the page; default: by what the model does
+    limit_mb: float = 16.0,  # the largest page, in MB (1e6 bytes)
+    checkpoints: int = 1,  # a slider over so many of them; of a model that only writes
 ) -> Path:  # path of the file
     "Write `model_page` to a file; raises `GpubError` as it does, and where nothing can be written"
     page = model_page(run, step, title, limit_mb, checkpoints)
