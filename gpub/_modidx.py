@@ -801,6 +801,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.data.shards.ShardWriter.commit': ('lib/data/shards.html#shardwriter.commit', 'gpub/data/shards.py'),
                                   'gpub.data.shards.ShardWriter.drop': ('lib/data/shards.html#shardwriter.drop', 'gpub/data/shards.py'),
                                   'gpub.data.shards.SourceTotals': ('lib/data/shards.html#sourcetotals', 'gpub/data/shards.py'),
+                                  'gpub.data.shards._document_ends': ('lib/data/shards.html#_document_ends', 'gpub/data/shards.py'),
                                   'gpub.data.shards._lines': ('lib/data/shards.html#_lines', 'gpub/data/shards.py'),
                                   'gpub.data.shards._narrow': ('lib/data/shards.html#_narrow', 'gpub/data/shards.py'),
                                   'gpub.data.shards._xxh3': ('lib/data/shards.html#_xxh3', 'gpub/data/shards.py'),

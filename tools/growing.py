@@ -1,9 +1,10 @@
-"""A grown model beside one from scratch, at equal steps and at equal cost, with three seeds: lines
-of sums (chapter 8 of season 3) and plays (lib/train/growing). And on plays, a model that grows in
-depth alone: new blocks that write zeros beside copies of the old ones. Filed as data/growing.json.
+"""A grown model beside its rivals, with three seeds, on lines of sums and on plays: the large shape
+from scratch at equal steps and at equal cost, and the small model that reads on at equal cost. And
+on plays alone: a model that grows in depth, with zeros and with copies; the large shape from
+scratch at other rates; a small model that grows late. Filed as data/growing.json.
 
-python tools/growing.py            about 7 minutes of one quiet core
-python tools/growing.py copies     the last part alone, about 1 minute
+python tools/growing.py                              about 15 minutes of one quiet core
+python tools/growing.py copies|read_on|rates|late    some of the later parts alone
 """
 
 import json
@@ -94,8 +95,8 @@ class Plays:
     def loss(self, model):
         return evaluate(model, self.held, 64)
 
-    def learn(self, model, steps, seed):
-        rates = dict(muon_lr=0.02, lr=0.006, warmup=10)
+    def learn(self, model, steps, seed, factor=1.0):
+        rates = dict(muon_lr=0.02 * factor, lr=0.006 * factor, warmup=10)
         cfg = TrainConfig(steps=steps, batch_tokens=self.tokens, seed=seed, **rates)
         rows = RunRows(self.corpus, cfg, 64)
 
@@ -168,9 +169,83 @@ def filed_copies():
     return dict(unit=task.unit, **steps, machine=machine("cpu"), **spent, rows=rows)
 
 
+def read_on(task, seed):
+    "The losses of the small model, and of the same at the cost of the grown one"
+    first, second = task.seeds(seed)
+    torch.manual_seed(seed)
+    small = Llama(task.small)
+    row = dict(seed=seed, small=task.learn(small, task.steps_small, first))
+    times = flops_per_token(task.large) / flops_per_token(task.small)
+    row["read_on_steps"] = round(task.steps_large * times)
+    row["read_on"] = task.learn(small, row["read_on_steps"], second)
+    print("read on,", task.unit, {k: round(v, 3) for k, v in row.items()}, flush=True)
+    return row
+
+
+def filed_read_on():
+    "The small model that reads on instead of growing, of sums and of plays"
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = dict(sums=Sums(folder), plays=Plays())
+        rows = {name: [read_on(task, seed) for seed in SEEDS] for name, task in tasks.items()}
+    spent = dict(cpu_seconds=round(time.process_time() - began))
+    return dict(machine=machine("cpu"), **spent, **rows)
+
+
+FACTORS = (0.5, 2.0)  # of the rate that all others have
+
+
+def filed_rates():
+    "The large shape of plays from scratch at equal cost, with a lower and with a higher rate"
+    began = time.process_time()
+    task = Plays()
+    price = task.steps_small * flops_per_token(task.small) / flops_per_token(task.large)
+    steps = round(task.steps_large + price)
+    rows = []
+    for seed in SEEDS:
+        row = dict(seed=seed)
+        for factor in FACTORS:
+            torch.manual_seed(seed)
+            model = Llama(task.large)
+            row[f"equal_cost_{factor}"] = task.learn(model, steps, task.seeds(seed)[1], factor)
+        print("rates,", task.unit, {k: round(v, 3) for k, v in row.items()}, flush=True)
+        rows.append(row)
+    spent = dict(cpu_seconds=round(time.process_time() - began))
+    return dict(factors=FACTORS, steps=steps, machine=machine("cpu"), **spent, rows=rows)
+
+
+def grown_late(task, seed):
+    "A small model that has read for long: the losses when it grows, and when it reads on once more"
+    first, second = task.seeds(seed)
+    torch.manual_seed(seed)
+    small = Llama(task.small)
+    task.learn(small, task.steps_small, first)
+    times = flops_per_token(task.large) / flops_per_token(task.small)
+    further = round(task.steps_large * times)
+    row = dict(seed=seed, read_on_steps=further, small=task.learn(small, further, second))
+    grown = grow(small, task.large)
+    row["grown"] = task.learn(grown, task.steps_large, second + 1)
+    row["read_on"] = task.learn(small, further, second + 1)
+    print("late,", task.unit, {k: round(v, 3) for k, v in row.items()}, flush=True)
+    return row
+
+
+def filed_late():
+    "Growing when the small model has read as much as the grown one cost, on plays"
+    began = time.process_time()
+    task = Plays()
+    rows = [grown_late(task, seed) for seed in SEEDS]
+    spent = dict(cpu_seconds=round(time.process_time() - began))
+    return dict(machine=machine("cpu"), **spent, rows=rows)
+
+
+LATER = dict(copies=filed_copies, read_on=filed_read_on, rates=filed_rates, late=filed_late)
+
+
 def main():
-    if sys.argv[1:] == ["copies"]:
-        filed = json.loads(FILED.read_text(encoding="utf-8")) | dict(copies=filed_copies())
+    if sys.argv[1:]:
+        filed = json.loads(FILED.read_text(encoding="utf-8"))
+        filed |= {name: LATER[name]() for name in sys.argv[1:]}
         write_atomic(FILED, json.dumps(filed, indent=1) + "\n")
         return
     began = time.process_time()
@@ -181,7 +256,7 @@ def main():
             rows = [measured(task, seed) for seed in SEEDS]
             filed[name] = dict(unit=task.unit, **steps, rows=rows)
     filed["cpu_seconds"] = round(time.process_time() - began)
-    filed["copies"] = filed_copies()
+    filed |= {name: part() for name, part in LATER.items()}
     write_atomic(FILED, json.dumps(filed, indent=1) + "\n")
 
 

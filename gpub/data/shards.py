@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -652,13 +653,21 @@ def check_file_hash(
         )
 
 
+@lru_cache(maxsize=4)
+def _document_ends(path: Path, changed: int) -> tuple[np.ndarray, list[str]]:
+    "Read where the documents of a shard end, once for all windows; a changed file is read anew"
+    sizes, names = read_docs(path)
+    return np.cumsum(sizes), names
+
+
 def documents_at(
     path: Path | str,  # a `.docs` file
     lo: int,  # first token of the range, counted in its shard
     hi: int,  # one past the last
 ) -> list[str]:  # list of names
     "List the documents that lie in a range of tokens"
-    sizes, names = read_docs(path)
-    ends = np.cumsum(sizes)
+    path = Path(path)
+    changed = path.stat().st_mtime_ns if path.exists() else 0
+    ends, names = _document_ends(path, changed)
     first, last = np.searchsorted(ends, [lo, hi - 1], "right")
     return names[first : last + 1]

@@ -59,7 +59,9 @@ PUBLIC_BASES = (
         "HuggingFaceTB/SmolLM2-360M", "Apache 2.0", _llama(32, 960, (15, 5), 2560, 49_152, True)
     ),
     PublicBase(
-        "TinyLlama/TinyLlama_v1.1", "Apache 2.0", _llama(22, 2048, (32, 4), 5632, 32_000, False)
+        "Qwen/Qwen3-0.6B-Base",
+        "Apache 2.0",
+        replace(_llama(28, 1024, (16, 8), 3072, 151_936, True), head_dim=128, qk_norm="per_head"),
     ),
 )
 

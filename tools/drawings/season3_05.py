@@ -1,4 +1,4 @@
-"Season 3, chapter 5: a group of answers; when a group teaches"
+"Season 3, chapter 5: a group of answers; an answer as tosses in a row"
 
 from .style import Drawing
 
@@ -34,4 +34,26 @@ def group_of_four():
     return d
 
 
-PICTURES = (group_of_four,)
+def tosses():
+    d = Drawing(
+        "An answer as tosses in a row",
+        "A sum with two carries is two tosses in a row. The first is right with probability p, the "
+        "second with probability q. So there are three outcomes: wrong at the first toss, wrong at "
+        "the second, or all right. Only the last earns a reward.",
+        width=400,
+        height=214,
+    )
+    first = d.box(16, 24, 104, 50, "toss 1", "right with p", kind="module")
+    second = d.box(150, 24, 104, 50, "toss 2", "right with q", kind="module")
+    right = d.box(284, 24, 100, 50, "reward 1", "p q", kind="good")
+    wrong = d.box(16, 116, 104, 50, "reward 0", "1 − p", kind="warm")
+    late = d.box(150, 116, 104, 50, "reward 0", "p (1 − q)", kind="warm")
+    d.arrow(first.right, second.left)
+    d.arrow(second.right, right.left)
+    d.arrow(first.bottom, wrong.top)
+    d.arrow(second.bottom, late.top)
+    d.text(200, 196, "three outcomes, and how likely each is", "note")
+    return d
+
+
+PICTURES = (group_of_four, tosses)
