@@ -21,10 +21,12 @@ from contracts import refuses
 from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
 from gpub.data.shards import verify_shards
+from gpub.files import shipped
 from gpub.prep.cluster import Cluster, ClusterStep, run_on_cluster
-from gpub.prep.config import PrepConfig
+from gpub.prep.config import PrepConfig, load_recipe
+from gpub.prep.filters import DECODED, MASKED_EMAIL, MASKED_PHONE, NO_SCORE
 from gpub.prep.job import Job, ReadingPlan
-from gpub.prep.pipeline import prepare, read_parts
+from gpub.prep.pipeline import LEAKED, prepare, read_parts
 from gpub.prep.sources import Reading, find_files
 
 TASKS = 6
@@ -44,28 +46,45 @@ def quiet(*a):
     pass
 
 
+WORDS = (
+    "the and that with this from which are their have river stone village road light water tree "
+    "evening letter window garden number question answer because between under over into again"
+).split()
+QUESTION = "How many of the forty lamps in the old harbour are still lit when the last ship is gone"
+FAULTS = (
+    "write to jane.roe@mail.example.org",
+    "call (212) 555-7788",
+    "salt &amp; pepper",
+    QUESTION,
+)
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    "Seven files of one source, two of another, with copies between them"
+    "Seven files of one source, two of another, with copies between them, and faults for each rule"
     folder, rng = tmp_path_factory.mktemp("parts"), random.Random(0)
-    words = [
-        "".join(rng.choice("abcdefgh") for _ in range(rng.randrange(2, 8))) for _ in range(600)
-    ]
-    texts = [" ".join(rng.choice(words) for _ in range(rng.randrange(30, 120))) for _ in range(260)]
+    texts = [" ".join(rng.choices(WORDS, k=rng.randrange(50, 120))) + "." for _ in range(260)]
+    for i, fault in enumerate(FAULTS * 3):
+        texts[i] += f" {fault}."
     for source, count in (("edu", 7), ("math", 2)):
         (folder / source).mkdir()
         for k in range(count):
             rows = [rng.choice(texts) for _ in range(20 + 9 * k)]
             lines = "".join(json.dumps(dict(text=t)) + "\n" for t in rows)
             (folder / source / f"{k}.jsonl").write_text(lines)
+    (folder / "quiz.jsonl").write_text(json.dumps(dict(question=QUESTION)) + "\n")
     BPETokenizer.train(texts, 400).save(folder / "tok")
     return folder
 
 
 def config(corpus, **kw):
+    "The rules of the shipped recipe, for two sources"
+    recipe = load_recipe(shipped("recipes/burn1b.json"))
     sources = (f"edu={corpus}/edu/*.jsonl:0.8", f"math={corpus}/math:0.2")
-    told = dict(sources=sources, tokenizer=str(corpus / "tok"), val=0.05, chunk_mb=0.01, near=0.8)
-    return PrepConfig(**(told | dict(tasks=TASKS) | kw))
+    rules = dict(near=recipe.near, filters=recipe.filters, benchmarks=(f"{corpus}/quiz.jsonl",))
+    rules |= dict(source_filters=dict(edu=recipe.source_filters["fineweb-edu"]))
+    told = dict(sources=sources, tokenizer=str(corpus / "tok"), val=0.05, chunk_mb=0.01)
+    return PrepConfig(**(told | rules | dict(tasks=TASKS) | kw))
 
 
 def digest(out):
@@ -79,7 +98,9 @@ def digest(out):
 @pytest.fixture(scope="module")
 def built_in(corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("local") / "out"
-    prepare(config(corpus), out, log=quiet)
+    counts = prepare(config(corpus), out, log=quiet)["counts"]["edu"]
+    assert {"duplicate", LEAKED} <= counts["dropped"].keys() and counts["kept"] > 50
+    assert {MASKED_EMAIL, MASKED_PHONE, DECODED, NO_SCORE} <= counts["noted"].keys()
     return digest(out)
 
 

@@ -410,10 +410,16 @@ def test_rules_for_a_source_that_is_not_there_are_one_line(two_sources):
     )
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_the_score_of_a_page_is_read_where_it_is(kind, tmp_path):
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub"])
+def test_the_score_of_a_page_is_read_where_it_is(kind, tmp_path, monkeypatch):
     pages = [dict(text=f"{SAID['en']} {i}", score=s) for i, s in enumerate((2.4, 2.5, 4, None))]
-    file = tmp_path / f"web.{kind}"
+    file = source = tmp_path / f"web.{kind}"
+    if kind == "hub":
+        file = tmp_path / "hub/some/pages/data/train.parquet"
+        file.parent.mkdir(parents=True)
+        source = "hf:some/pages"
+        monkeypatch.setenv("GPUB_HUB", str(tmp_path / "hub"))
+        monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     if kind == "jsonl":
         pages.append(dict(text=f"{SAID['en']} words", score="five"))
         file.write_text("".join(json.dumps(page) + "\n" for page in pages))
@@ -421,7 +427,8 @@ def test_the_score_of_a_page_is_read_where_it_is(kind, tmp_path):
         table = pa.table({key: [page[key] for page in pages] for key in ("text", "score")})
         pq.write_table(table, file)
     BPETokenizer.train([SENTENCE], 300).save(tmp_path / "tok")
-    cfg = PrepConfig(sources=(f"web={file}",), tokenizer=str(tmp_path / "tok"), filters=("score",))
+    tok = str(tmp_path / "tok")
+    cfg = PrepConfig(sources=(f"web={source}",), tokenizer=tok, filters=("score",))
     manifest = prepare(cfg, tmp_path / "out", log=lambda line: None)
     counts = manifest["counts"]["web"]
     assert counts["dropped"] == {"low score": 1}

@@ -17,14 +17,10 @@ from gpub.progress import SilentProgress
 from gpub.record.log import read_log
 from gpub.record.run import load_run
 from gpub.share.demo import rounded
-from gpub.share.frames import (
-    attention_stepper,
-    learning_rate_slider,
-    previous_letter_weights,
-    write_training_page,
-)
+from gpub.share.frames import attention_stepper, learning_rate_slider, previous_letter_weights
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
+from tools.training_states import write_training_page
 
 # the four letters of chapter 1, and its matrices
 NUMBERS = torch.tensor([[2.0, 0], [0, 2], [1, 0], [0, 1]])

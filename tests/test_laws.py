@@ -127,7 +127,7 @@ FOR_USERS = {
     "share.demo": "as_picture playground",
     # pictures that move, for a chapter or a notebook of your own
     "share.frames": "attention_stepper learning_rate_slider previous_letter_weights "
-    "training_scrubber write_training_page",
+    "training_scrubber",
     # teaching a model to talk, from a notebook
     "tune.lora": "load_lora merge_lora",
     "tune.answers": "answer_loss",

@@ -1,6 +1,6 @@
 """Plant defects in samples of three corpora, prepare them by the shipped recipe, and say what
-became of each, how much the rules drop of text that is in order, and how fast they are:
-`GPUB_DATA=folder python tools/defects.py [planted] [speed] [corpora]` writes data/defects.json"""
+became of each, and how fast the rules are: `GPUB_DATA=folder python tools/defects.py [planted]
+[speed]` writes data/defects.json"""
 
 import json
 import os
@@ -24,7 +24,6 @@ from gpub.prep.contamination import benchmark_items, found_benchmarks
 from gpub.prep.dedup import REASONS
 from gpub.prep.job import Job
 from gpub.prep.pipeline import (
-    LEAKED,
     encode_documents,
     encoded_sources,
     learn_tokenizer,
@@ -42,7 +41,6 @@ CORPORA = {"fineweb-edu": "edu", "finemath": "math", "python-edu": "python"}
 SAMPLE = {"fineweb-edu": 240, "finemath": 120, "python-edu": 40}  # documents that defects go into
 SPEED_MB = 60  # of the corpora, which the race reads
 TROVE_DOCUMENTS = 1200  # of them, which datatrove reads
-NO_FAULT = (REASONS[1], REASONS[2], LEAKED)  # reasons that are right in text that is in order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,39 +320,6 @@ def plant_and_look(folder: Path, recipe: Path, benchmarks: str) -> list[dict]:
     return rows
 
 
-def whole_corpora(folder: Path, recipe: Path, benchmarks: str) -> dict:
-    """Prepare the whole corpora by the recipe: what each lost, and how fast it was. What is dropped
-    there for another reason than a copy or a leak counts as wrong, for others had cleaned that text
-    already: at most so many of the drops are wrong"""
-    sources = [
-        f"{source}={os.environ['GPUB_DATA']}/{file}.jsonl.zst" for source, file in CORPORA.items()
-    ]
-    BPETokenizer.train(islice(texts_of("fineweb-edu"), 2000), 32_000).save(folder / "tok")
-    cfg = load_recipe(
-        recipe, sources, tokenizer=str(folder / "tok"), benchmarks=(benchmarks,), gate=1e6
-    )
-    cfg = replace(cfg, excluded=str(folder / "gone"))
-    begin = time.process_time()
-    manifest = prepare(cfg, folder / "out", log=lambda line: None)
-    seconds = time.process_time() - begin
-    counts = manifest["counts"]
-    megabytes = sum(c["bytes_in"] for c in counts.values()) / 1e6
-    wrong = {}
-    for source, count in counts.items():
-        reasons = {why: n for why, n in count["dropped"].items() if why not in NO_FAULT}
-        wrong[source] = dict(reasons=reasons, share=sum(reasons.values()) / count["seen"])
-        count.pop("examples", None)
-    chants = {s: dict(chants=row["chants"]) for s, row in manifest["scan"]["sources"].items()}
-    speed = dict(megabytes=megabytes, cpu_seconds=seconds, load=os.getloadavg()[0])
-    return dict(
-        counts=counts,
-        looked_for=manifest["looked_for"],
-        scan=dict(sources=chants),
-        wrong_drops=wrong,
-        whole_job=speed | dict(mb_per_cpu_second=megabytes / seconds),
-    )
-
-
 def trove_with_rules(path: Path, tokenizer: Path, out: Path):
     """Do about the same with datatrove's own steps, in one process. Words are divided at white
     space, which is quicker than its own way, and needs no spaCy"""
@@ -448,7 +413,7 @@ def race(folder: Path, recipe: Path, benchmarks: str, rounds: int = 2) -> dict:
     return dict(mb_per_cpu_second=best, of_datatrove=best["recipe"] / best["datatrove"], load=load)
 
 
-PARTS = ("planted", "speed", "corpora")
+PARTS = ("planted", "speed")
 
 
 def measure(part: str, folder: Path) -> dict:
@@ -458,9 +423,7 @@ def measure(part: str, folder: Path) -> dict:
     if part == "planted":
         rows = plant_and_look(folder, recipe, benchmarks)
         return dict(counts=dict(Counter(r["became"] for r in rows)), defects=rows)
-    if part == "speed":
-        return dict(speed=race(folder, recipe, benchmarks))
-    return dict(corpora=whole_corpora(folder, recipe, benchmarks))
+    return dict(speed=race(folder, recipe, benchmarks))
 
 
 def main(out: Path = DATA / "defects.json"):

@@ -23,7 +23,7 @@ from gpub.core import write_atomic
 from gpub.model.llama import Llama
 from gpub.model.llama_architecture import BURN_1B
 from gpub.record.run import Run, load
-from gpub.share.hub import export_run, torchtitan_config
+from gpub.share.hub import _torchtitan_config, export_run
 from gpub.share.weights import to_theirs
 
 RECEIPT = Path(__file__).parents[1] / "data/torchtitan.json"
@@ -60,7 +60,7 @@ def same_shapes(run: Run) -> int:  # tensors
     )
     module = ModuleType("large")
     module.__file__ = str(run.path / "large.py")
-    exec(torchtitan_config(large, run.path), module.__dict__)
+    exec(_torchtitan_config(large, run.path), module.__dict__)
     config = module.model_config()
     with torch.device("meta"):
         theirs = config.build().state_dict()

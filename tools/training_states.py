@@ -7,22 +7,30 @@ writes nbs/widgets/training.html and the receipt data/training_states.json. With
 run is kept there; if it is there already, only the page and the receipt are written again. With
 --page instead, today's programs are put around the states that the page has."""
 
+import base64
 import json
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from gpub.core import GpubError, read_config, write_atomic
 from gpub.data.char import CharTokenizer
 from gpub.data.text import load_shakespeare
 from gpub.device import machine, use_threads
+from gpub.model.gpt import GPT, GPTConfig, count_params
+from gpub.model.probes import sample_ids
 from gpub.progress import SilentProgress
 from gpub.record.checkpoint import load_checkpoint, save_checkpoint
+from gpub.record.checkpoint_folder import kept_steps
 from gpub.record.log import read_bill, read_log
 from gpub.record.run import load_run
-from gpub.share.frames import previous_letter_weights, write_training_page
+from gpub.share.demo import pack_weights, page_shape, rounded
+from gpub.share.frames import previous_letter_weights
 from gpub.templates import render_template
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
@@ -44,6 +52,83 @@ SETTINGS = dict(
     compile="no",
     precision="fp32",
 )
+_LINE = "ROMEO:\nBut, soft! what light"  # over which the heads are shown at first
+_WRITTEN = 220  # characters of a state's text
+_POINTS = 120  # of the loss curve
+
+
+def _curve(rows: Sequence[dict]) -> list[list[float]]:
+    "A loss curve in few points, close together at the start as a logarithm is"
+    steps = [row["step"] for row in rows]
+    losses = [np.mean([r["loss"] for r in rows[max(0, i - 4) : i + 5]]) for i in range(len(rows))]
+    chosen = np.unique(np.geomspace(1, len(rows), _POINTS).round().astype(int)) - 1
+    return [[steps[i], round(float(losses[i]), 3)] for i in chosen]
+
+
+def _state_of(
+    run: Path, step: int, cfg: GPTConfig, tok: CharTokenizer, val_losses: dict[int, float]
+) -> tuple[dict, list, int, bytes]:
+    "What the page holds of one checkpoint: facts, list of tensors, floats, weights"
+    model = GPT(cfg).eval()
+    saved = load_checkpoint(run, step, optimizer=False)
+    model.load_state_dict(saved.model)
+    prompt = read_config(run)["prompt"]
+    with torch.no_grad():
+        ids = sample_ids(rounded(model), tok.encode(prompt), _WRITTEN, temperature=0.8, seed=0)
+    loss = val_losses.get(step)
+    if step == 0:  # the log begins with the first step
+        loss = saved.state.get("val_loss")
+    facts = dict(step=step, loss=loss and round(loss, 3), text=tok.decode(ids))
+    return facts, *pack_weights(model)
+
+
+def write_training_page(
+    run: Path | str,  # a run folder with a character model
+    file: Path | str,  # the HTML file to write
+    steps: Sequence[int] = (),  # of its checkpoints, those to show; default: all
+    text: str = _LINE,  # over which the heads are shown at first
+    references: dict[str, float] | None = None,  # dashed lines in the curve: name, loss
+) -> Path:  # path of the file
+    """Write one self-contained HTML file with the states of a training, and a slider for the step;
+    raises `GpubError` for a run that has fewer than two checkpoints or is no small GPT"""
+    cfg, tok, config = page_shape(run)
+    steps = sorted(steps or kept_steps(run))
+    if len(steps) < 2:
+        raise GpubError(f"{run} keeps {len(steps)} checkpoint: a slider needs two or more")
+    rows = read_log(run)
+    val_losses = {row["step"]: row["val_loss"] for row in rows if row.get("val_loss")}
+    states = []
+    blocks = []
+    for step in steps:
+        facts, tensors, floats, block = _state_of(Path(run), step, cfg, tok, val_losses)
+        states.append(facts)
+        blocks.append(base64.b64encode(block).decode())
+    about = (
+        f"{count_params(cfg):,} parameters, {cfg.n_layers} layers of {cfg.n_heads} heads, a window "
+        f"of {cfg.context_length} characters. All {len(states)} states lie in this page, at 8 bits "
+        "a weight; nothing is sent anywhere."
+    )
+    facts = dict(
+        cfg=cfg.to_dict(),
+        chars=[ord(char) for char in tok.chars],
+        tensors=tensors,
+        floats=floats,
+        states=states,
+        curve=_curve([row for row in rows if row.get("loss") is not None]),
+        references=references or {},
+        prompt=config["prompt"],
+        text="".join(char for char in text if char in tok.chars) or tok.chars[0],
+        start=0,
+    )
+    page = render_template(
+        "share/training.html.jinja",
+        title="A model learns to write",
+        facts=facts,
+        facts_id="model",
+        blocks=blocks,
+        about=about,
+    )
+    return write_atomic(file, page)
 
 
 def train(out):
