@@ -354,38 +354,6 @@ def train_tokens(manifest):
     }
 
 
-def test_copies_stay_where_deduplication_is_off(tokenizer, tmp_path):
-    """Each copy counts, and the quota is met to the token though many documents share the hash
-    where it is reached"""
-    rng = random.Random(2)
-    texts = [
-        " ".join(rng.choice(("abc", "de", "fghi", "jih")) for _ in range(60)) for _ in range(5)
-    ]
-    for s, n in (("edu", 40), ("math", 30), ("code", 20)):
-        rows = [json.dumps(dict(text=t + s)) + "\n" for t in texts for _ in range(n)]
-        rng.shuffle(rows)
-        (tmp_path / f"{s}.jsonl").write_text("".join(rows))
-    once = prepare(
-        config(tmp_path, tokenizer, near=None, chunk_mb=0.004, val=0), tmp_path / "once", log=quiet
-    )
-    assert {s: c["kept"] for s, c in once["counts"].items()} == dict(edu=5, math=5, code=5)
-    cfg = config(tmp_path, tokenizer, near=None, dedup=False, chunk_mb=0.004, val=0)
-    m = prepare(cfg, tmp_path / "all", log=quiet)
-    assert {s: c["kept"] for s, c in m["counts"].items()} == dict(edu=200, math=150, code=100)
-    assert train_tokens(m) == {s: x["train"]["tokens"] for s, x in m["mix"].items()}
-    verify_shards(tmp_path / "all")
-
-
-def test_similar_but_not_equal_is_no_choice(corpus, tokenizer):
-    refuses("near 0.8 .*leave out --no-dedup, or near", config, corpus, tokenizer, dedup=False)
-    refuses("dedup must be", config, corpus, tokenizer, near=None, dedup=3)
-
-
-def test_a_folder_made_before_the_choice_is_still_this_job(corpus, tokenizer):
-    assert "dedup" not in config(corpus, tokenizer).settings
-    assert config(corpus, tokenizer, near=None, dedup=False).settings["dedup"] is False
-
-
 def test_disk_full_loses_nothing(corpus, tokenizer, whole, tmp_path, monkeypatch):
     real, count = os.fsync, [0]
 

@@ -62,7 +62,7 @@ BAD = [
     (PrepConfig, "val", [1, -0.1, "0.1", NAN, True]),
     (PrepConfig, "near", [0, 1.5, True, NAN]),
     (PrepConfig, "sources", ["a=a.txt", [3], 3]),
-    (PrepConfig, "dedup", [0, "no"]),
+    (PrepConfig, "scan", [0, "no"]),
     (PrepConfig, "chunk_mb", [0, NAN, "4"]),
     (RowPlan, "context_length", [0, True, "8", 8.0]),
     (RowPlan, "batch", [0, None, 1.5]),
