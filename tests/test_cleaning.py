@@ -199,7 +199,7 @@ def test_scan_finds_what_was_planted_and_only_that():
     scan = Scan()
     for s, d in docs.items():
         for i in range(0, 500, 70):
-            scan.add(s, scan_texts(d[i : i + 70], KNOWN))
+            scan.add(s, scan_texts(d[i : i + 70]))
     assert (
         scan.sources["code"].known == {w: 4 for w in KNOWN[:4]}
         and scan.sources["web"].known == {"InstanceState": 1}
@@ -226,7 +226,7 @@ def test_scan_does_not_depend_on_the_pieces():
     def scanned(n):
         s = Scan()
         for i in range(0, 40, n):
-            s.add("a", scan_texts(docs[i : i + n], KNOWN))
+            s.add("a", scan_texts(docs[i : i + n]))
         return s.to_dict()
 
     assert scanned(40) == scanned(7) == scanned(1)
