@@ -124,7 +124,8 @@ FOR_USERS = {
     # several runs on one axis, what they cost, and what they wrote step by step, in a notebook
     "report.results": "bill_table compare_runs milestone_table replay_prompts",
     "report.watch": "show_progress",
-    "share.demo": "as_picture playground",
+    # and the weights that a page really has, which a tool and tests compare with
+    "share.demo": "as_picture playground rounded",
     # pictures that move, for a chapter or a notebook of your own
     "share.frames": "attention_stepper learning_rate_slider previous_letter_weights "
     "training_scrubber",

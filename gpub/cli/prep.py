@@ -88,12 +88,10 @@ def _shortest_document() -> int:
     help="Tokens of a mix, repeating what runs out.  [default: until the first source runs out]",
 )
 @click.option(
-    "--dedup/--no-dedup",
-    default=True,
-    show_default=True,
-    help="Drop documents equal to an earlier one.",
+    "--near",
+    type=float,
+    help="Drop documents this similar (0 to 1) to an earlier one; equal ones are always dropped.",
 )
-@click.option("--near", type=float, help="Drop documents this similar (0 to 1) to an earlier one.")
 @click.option(
     "--scan/--no-scan",
     default=True,

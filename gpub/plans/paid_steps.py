@@ -28,6 +28,7 @@ from gpub.plans.cost_forecast import (
 from .gpus import Machine, machine_for
 from .phases import Phase, Plan
 from .verdicts import paid_for_plan, verdicts
+from ..prep.progress import preparing_seconds
 from ..table import Table
 
 # %% ../../nbs/lib/plans/paid_steps.ipynb #8decaa8f
@@ -50,10 +51,8 @@ class PaidWork:
         return each * tokens / 1e6 / self.download_mb_s
 
     def preparing_seconds(self, tokens: int) -> float:
-        "Return how long the cores need to prepare so many tokens, by the receipt of `gpub bench`"
-        speed = read_json(shipped("bench/prep.json"), "mb_per_cpu_second")
-        one_core = speed["mb_per_cpu_second"]["pipeline"]
-        return self.text_bytes * tokens / 1e6 / one_core / self.cores
+        "Return how long the cores need to prepare so many tokens by the 1B's recipe"
+        return preparing_seconds(self.text_bytes * tokens / 1e6, self.cores)
 
 # %% ../../nbs/lib/plans/paid_steps.ipynb #26bf731d
 @dataclass(frozen=True, kw_only=True)

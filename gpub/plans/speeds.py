@@ -228,7 +228,7 @@ def speed_range(
     gpus: int = 1,  # of them
     folder: Path | str | None = None,  # like data/; default: what came with gpub
 ) -> SpeedRange:
-    "Return where a run of ours on such cards lies, in `RANGE_LEVEL` of all cases"
+    "Return where `RANGE_LEVEL` of the published runs lie, those on such cards before all"
     return _range_of(run_kind(gpu, gpus), _witnesses(folder))
 
 # %% ../../nbs/lib/plans/speeds.ipynb #bc078936

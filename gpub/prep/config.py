@@ -17,7 +17,6 @@ from ..files import RemoteFolder
 from .clean import Rules
 from .contamination import COURSE, benchmark_files, benchmark_fingerprint
 from .filters import filter_code, load_filter
-from .scan import KNOWN
 from .sources import Source
 
 # %% ../../nbs/lib/prep/config.ipynb #1cf4323b
@@ -48,13 +47,11 @@ class PrepConfig(Config):
     filters: tuple[str, ...] = ()  # more rules for all sources, by name: `gpub.prep.filters`
     # source -> more rules for it alone: what is right for web text drops mathematics
     source_filters: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    dedup: bool = True  # drop documents equal to an earlier one
-    # drop documents this similar (Jaccard) to an earlier one
+    # drop documents this similar (Jaccard) to an earlier one, not only the equal ones
     near: Annotated[float, Gt(0), Le(1), "a similarity, above 0 and at most 1"] | None = None
     # files whose questions no document may hold; `COURSE`: those of the course's evaluation
     benchmarks: tuple[str, ...] = ()
     scan: bool = True  # look for what a model would chant
-    attractors: tuple[str, ...] = KNOWN  # strings the scan looks for by name
     # stop above so many chanting documents per million
     gate: Annotated[float, Ge(0), "a number of documents per million, 0 or more"] | None = None
     shard_tokens: Count = 1 << 27  # a shard is closed by the document that reaches this
@@ -80,11 +77,6 @@ class PrepConfig(Config):
             RemoteFolder(self.mirror)
         for path in self.benchmarks:
             refuse_url(path, "benchmark")
-        if self.near is not None and not self.dedup:
-            raise GpubError(
-                f"near {self.near} drops similar documents, dedup {self.dedup} keeps even equal "
-                "ones: leave out --no-dedup, or near"
-            )
         if not self.tokenizer and self.vocab_size < 256:
             raise GpubError(
                 f"vocab_size {self.vocab_size} has no room for the 256 bytes: give 256 or more"
@@ -141,10 +133,8 @@ class PrepConfig(Config):
     def settings(self) -> dict:
         """Collect what decides the shards' bytes: not the scan, which only looks, and not where
         things lie"""
-        aside = ("scan", "attractors", "gate", "store", "mirror", "excluded")
+        aside = ("scan", "gate", "store", "mirror", "excluded")
         out = {k: v for k, v in self.to_dict().items() if k not in aside}
-        if self.dedup:
-            del out["dedup"]  # folders made before there was a choice go on
         if self.tasks == 1:
             del out["tasks"]
         # a job knows the files of the course's evaluation by what they say

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ENOUGH', 'REFUSALS', 'WORTH_SAYING', 'inputs', 'same_job', 'at_commits', 'Job', 'text_bytes', 'needed_bytes',
-           'cpu_seconds', 'check_free_disk', 'writing_job', 'locked', 'bring_back', 'tidy', 'ReadingPlan']
+           'foretold_seconds', 'check_free_disk', 'writing_job', 'locked', 'bring_back', 'tidy', 'ReadingPlan']
 
 # %% ../../nbs/lib/prep/job.ipynb #956a182d
 import errno
@@ -19,12 +19,13 @@ from pathlib import Path
 
 import gpub
 from ..core import GpubError, first_line, is_url, parse_json, read_json, refuse_url, write_atomic
-from ..files import RemoteFolder, shipped
+from ..files import RemoteFolder
 from ..progress import short_duration
 from ..data.tokenizer import fingerprint
 from ..data.transfer import copy_shards, fetch_shards
 from .config import PREP_FORMAT, PrepConfig
 from .cluster import Cluster
+from .progress import preparing_seconds
 from gpub.prep.sources import (
     TASK_CHUNKS,
     Chunk,
@@ -167,7 +168,7 @@ class Job:
         settings = self.asked.settings
         alike = [settings[k] for k in ("rules", "benchmarks", "chunk_mb")]
         alike += [bool(self.asked.near)]
-        alike += [self.asked.scan and self.asked.attractors, PREP_FORMAT, gpub.__version__]
+        alike += [self.asked.scan, PREP_FORMAT, gpub.__version__]
         alike += [STORE_FORMAT]
         alike += [settings["tasks"]] if "tasks" in settings else []
         files = inputs(self.cfg, exact=True)
@@ -236,12 +237,14 @@ def needed_bytes(
     return int(documents + id_bytes * (tokens + (cfg.tokens or tokens)))
 
 
-def cpu_seconds(
-    job: Job,  # its text decides
-) -> float:  # of one processor
-    "Estimate what a job takes without filters, by the receipt of `gpub bench`: the least"
-    speed = read_json(shipped("bench/prep.json"), "mb_per_cpu_second")["mb_per_cpu_second"]
-    return text_bytes(job) / 1e6 / speed["pipeline"]
+def foretold_seconds(
+    job: Job,  # its text and its rules decide
+    processes: int = 1,
+) -> float:
+    "Estimate how long a job takes"
+    cfg = job.cfg
+    has_rules = bool(cfg.near or cfg.benchmarks or cfg.all_filters)
+    return preparing_seconds(text_bytes(job) / 1e6, processes, has_rules)
 
 
 WORTH_SAYING = 60.0  # seconds from which a job is foretold
@@ -263,12 +266,12 @@ def check_free_disk(
             f"{job.out} needs about {needed / 1e9:,.2f} GB, {free / 1e9:,.2f} GB are free: make "
             "room, choose an --out on a larger disk, or ask for fewer --tokens"
         )
-    seconds = cpu_seconds(job)
+    seconds = foretold_seconds(job)
     if seconds > WORTH_SAYING:
-        together = f", {short_duration(seconds / job.workers)} with {job.workers}"
+        together = f", {short_duration(foretold_seconds(job, job.workers))} with {job.workers}"
         job.log(
             f"forecast: {text_bytes(job) / 1e9:,.1f} GB of text, {needed / 1e9:,.1f} GB of disk "
-            f"({free / 1e9:,.1f} GB free), at least {short_duration(seconds)} with one process"
+            f"({free / 1e9:,.1f} GB free), about {short_duration(seconds)} with one process"
             f"{together if job.workers > 1 else ''}"
         )
 

@@ -36,8 +36,6 @@ class Cutoff:
     "The first document, by lot, that a quota does not take whole"
 
     lot: np.uint64  # its lot
-    part: int  # number of its chunk
-    place: int  # its place there
     size: int  # what the quota takes of it
 
 
@@ -45,40 +43,32 @@ def find_cutoff(
     pieces: _Pieces,  # gives (lots, sizes) of each chunk, as often as it is called
     quota: int,  # at most the sum of the sizes
 ) -> Cutoff:
-    """Find where a quota is reached, in the order of lots; copies share a lot: then the input
-    decides"""
+    "Find where a quota is reached, in the order of lots"
     bins = np.zeros(1 << 16, np.int64)
     for lots, sizes in pieces():
         np.add.at(bins, lots >> np.uint64(48), sizes)
     before = np.cumsum(bins) - bins
     b = np.searchsorted(before + bins, quota)
     inside = []
-    for part, (lots, sizes) in enumerate(pieces()):
-        places = np.flatnonzero(lots >> np.uint64(48) == b)
-        inside.append((lots[places], sizes[places], np.full(len(places), part), places))
-    lots, sizes, part, place = (np.concatenate(a) for a in zip(*inside))
+    for lots, sizes in pieces():
+        here = lots >> np.uint64(48) == b
+        inside.append((lots[here], sizes[here]))
+    lots, sizes = (np.concatenate(a) for a in zip(*inside))
     order = np.argsort(lots, kind="stable")
     ends = before[b] + np.cumsum(sizes[order])
     k = np.searchsorted(ends, quota)
     last = order[k]
-    taken = int(quota - ends[k] + sizes[last])
-    return Cutoff(lots[last], int(part[last]), int(place[last]), taken)
+    return Cutoff(lots[last], int(quota - ends[k] + sizes[last]))
 
 
 def taken_before(
     cutoff: Cutoff,  # as from `find_cutoff`
-    part: int,  # number of a chunk
-    lots: np.ndarray,  # of its documents
-    sizes: np.ndarray,  # of its documents
+    lots: np.ndarray,  # of the documents of a chunk
+    sizes: np.ndarray,  # of these documents; of a copy that was dropped, which has the same lot, 0
 ) -> np.ndarray:  # of each document what the quota takes: all, nothing, or a part of one
     "Mark what a quota takes of a chunk"
-    at = np.arange(len(lots))
-    same = lots == cutoff.lot
-    earlier = part < cutoff.part or (part == cutoff.part) & (at < cutoff.place)
-    take = np.where((lots < cutoff.lot) | same & earlier, sizes, 0)
-    if part == cutoff.part:
-        take[cutoff.place] = cutoff.size
-    return take
+    take = np.where(lots < cutoff.lot, sizes, 0)
+    return np.where((lots == cutoff.lot) & (sizes > 0), cutoff.size, take)
 
 
 def sample_texts(
@@ -95,8 +85,8 @@ def sample_texts(
     total = sum(int(sizes.sum()) for _, sizes in pieces())
     cutoff = find_cutoff(pieces, size) if total > size else None
     out = {}
-    for part, (path, (lots, sizes)) in enumerate(zip(paths, pieces())):
-        take = sizes if cutoff is None else taken_before(cutoff, part, lots, sizes)
+    for path, (lots, sizes) in zip(paths, pieces()):
+        take = sizes if cutoff is None else taken_before(cutoff, lots, sizes)
         if take.any():
             (texts,) = load_chunk(path, "text")
             out |= {lots[i]: texts[int(i)].as_py() for i in np.flatnonzero(take)}
@@ -154,7 +144,7 @@ class EncodedSource:
         for path in documents:
             self.counts.add(load_chunk(path)["counts"])
             self.drop.append(np.zeros(len(load_chunk(path, "sizes")[0]), np.uint8))
-        self.families = self.copies = np.zeros(0, np.uint64)  # what is for validation
+        self.families = np.zeros(0, np.uint64)  # those for validation
         self.by = "family"  # or document
 
     def __len__(self) -> int:
@@ -186,14 +176,6 @@ class EncodedSource:
     def _pieces(self) -> Iterable[tuple[np.ndarray, np.ndarray]]:
         return ((self._lots(i)[0], self.kept(i)) for i in range(len(self)))
 
-    def validation_hashes(self) -> np.ndarray:
-        "Collect the hashes of the texts that are held out"
-        in_validation = [np.zeros(0, np.uint64)]
-        for i in range(len(self)):
-            lots, hashes = self._lots(i)
-            in_validation.append(hashes[np.isin(lots, self.families)])
-        return np.unique(np.concatenate(in_validation))
-
     def docs(
         self,
         i: int,  # number of the chunk, from 0
@@ -201,8 +183,8 @@ class EncodedSource:
     ) -> tuple[np.ndarray, np.ndarray]:  # (lots, tokens; none of those that are not here)
         "Look up the documents of a chunk that belong to a split"
         lots, hashes = self._lots(i)
-        out = np.isin(lots, self.families) | np.isin(hashes, self.copies)
-        return mix_key(hashes), np.where(out == (split == "val"), self.kept(i), 0)
+        held_out = np.isin(lots, self.families)
+        return mix_key(hashes), np.where(held_out == (split == "val"), self.kept(i), 0)
 
     def tokens(
         self,
@@ -231,7 +213,7 @@ class EncodedSource:
         (ids,) = load_chunk(self.ids[i], "ids")
         names, sizes = load_chunk(self.documents[i], "name", "sizes")
         if cutoff is not None:
-            take = taken_before(cutoff, i, lots, take)
+            take = taken_before(cutoff, lots, take)
         at = np.cumsum(ids.lengths) - ids.lengths
         some = np.flatnonzero(take)
         values = ids.values
@@ -249,7 +231,6 @@ def split_sources(
     share: float,  # of the tokens, for validation
     weights: dict[str, float] | None,  # {source: share of the mix}
     tokens: int | None,  # of the training split; `None`: until the first source runs out
-    copies: bool = False,  # there may be equal texts: they go where the first one goes
 ):
     "Hold out families of every source: the share asked for, and at least what the mix needs"
     if not share:
@@ -262,10 +243,6 @@ def split_sources(
             needed = weights[s.name] * share * whole
             target = max(target, min(needed, LARGEST * have[s.name]))
         s.split(max(1, int(target)))
-    if copies:
-        hashes = np.unique(np.concatenate([s.validation_hashes() for s in sources]))
-        for s in sources:
-            s.copies = hashes
 
 # %% ../../nbs/lib/prep/mix.ipynb #33f7f503
 def mixture(

@@ -191,7 +191,7 @@ def clean_chunk(
         lines = "".join(json.dumps(row) + "\n" for row in groups.excluded)
         write_atomic(Path(w.cfg.excluded, key, f"{chunk.n:06d}.jsonl"), lines)
     if w.cfg.scan:
-        scanned = scan_texts(texts, w.cfg.attractors)
+        scanned = scan_texts(texts)
         scanned.save(chunk_path(w.store / "scans", key, chunk.n))
     about = dict(counts=counts.to_dict(), state=chunk.state, contaminated=groups.receipts)
     path = chunk_path(w.store / "documents", key, chunk.n)
@@ -386,10 +386,9 @@ def encoded_sources(
         paths = job.documents(name)
         ids = [ids_path(job.store, tok.fingerprint, p) for p in paths]
         sources.append(EncodedSource(name, paths, ids))
-    if job.cfg.dedup:
-        drop_duplicates(sources, job.cfg.near, job.folder / "duplicates")
     cfg = job.cfg
-    split_sources(sources, cfg.val, cfg.weights, cfg.tokens, copies=not cfg.dedup)
+    drop_duplicates(sources, cfg.near, job.folder / "duplicates")
+    split_sources(sources, cfg.val, cfg.weights, cfg.tokens)
     return sources
 
 
@@ -520,6 +519,7 @@ NOBODY_LOOKS_FOR = (
     "documents alike in part",
     "benchmark questions in other words",
     "postal addresses",
+    "IPv6 addresses",
     "sites on a list",
 )
 
@@ -530,7 +530,7 @@ def looked_for(
     "Tell what a job looks for beside the cleaning rules, and in which sources"
     names = [s.name for s in cfg.parsed]
     everywhere = {
-        "equal documents": cfg.dedup,
+        "equal documents": True,
         "near duplicates": cfg.near is not None,
         "benchmark questions": bool(cfg.benchmarks),
         "chanted strings": cfg.scan,

@@ -9,7 +9,7 @@ __all__ = ['KNOWN', 'BURST', 'SLOTS', 'CHANT', 'SHORT', 'EXCERPT', 'DISCOVERIES'
 # %% ../../nbs/lib/prep/scan.ipynb #4bce07df
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,31 +153,27 @@ def _note_bursts(data: bytes, h: np.ndarray, starts: np.ndarray, times: np.ndarr
             b[1] += int(n)
 
 
-def _those_in(raw: list[bytes], strings: Iterable[str]) -> list[str]:
-    "The strings that stand anywhere; most often none does, which one pass tells"
+def _known_in(raw: list[bytes]) -> list[str]:
+    "The known strings that stand anywhere; most often none does, which one pass tells"
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    strings = list(strings)
-    if not strings:
-        return []
     together = b"\0".join(raw)
-    any_of = "|".join(map(re.escape, strings))
+    any_of = "|".join(map(re.escape, KNOWN))
     column = pa.array([together], pa.large_binary())
     if not pc.match_substring_regex(column, any_of)[0].as_py():
         return []
-    return [s for s in strings if s.encode() in together]
+    return [s for s in KNOWN if s.encode() in together]
 
 
 def scan_texts(
     texts: Sequence[str],  # documents of one source, cleaned
-    known: Iterable[str] = KNOWN,  # strings to look for by name
 ) -> Found:
     "Scan some documents of one source"
     out = Found(docs=len(texts))
     slots = []
     raw = [t.encode() for t in texts]
-    known = _those_in(raw, known)
+    known = _known_in(raw)
     for t in texts if known else ():
         for k in known:
             if (at := t.find(k)) >= 0:

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['NAMED', 'SOURCE_KINDS', 'PACKED', 'BLOCK', 'LINE_LIMIT', 'PIECE', 'ROWS', 'TOO_LONG', 'ABOUT', 'ARCHIVE', 'CHUNK',
-           'TASK_CHUNKS', 'Hub', 'is_remote', 'Source', 'kind_of', 'file_version', 'find_files', 'RecordBlock',
-           'read_pieces', 'cut_lines', 'whole_chars', 'from_utf16', 'cut_text', 'file_blocks', 'columns_about',
-           'to_arrow', 'table_blocks', 'rows_at_once', 'parquet_blocks', 'parquet_rows', 'decode', 'cut_pieces',
-           'family_of', 'described', 'parse_line', 'documents', 'records', 'fetch_blob', 'pinned', 'open_hub',
-           'hub_rows', 'hub_blocks', 'Chunk', 'Reading', 'read_blocks', 'chunks']
+           'TASK_CHUNKS', 'Hub', 'Source', 'kind_of', 'file_version', 'find_files', 'RecordBlock', 'read_pieces',
+           'cut_lines', 'whole_chars', 'from_utf16', 'cut_text', 'file_blocks', 'columns_about', 'to_arrow',
+           'table_blocks', 'rows_at_once', 'parquet_blocks', 'parquet_rows', 'decode', 'cut_pieces', 'family_of',
+           'described', 'parse_line', 'documents', 'records', 'fetch_blob', 'pinned', 'open_hub', 'hub_rows',
+           'hub_blocks', 'Chunk', 'Reading', 'read_blocks', 'chunks']
 
 # %% ../../nbs/lib/prep/sources.ipynb #71437de3
 import codecs
@@ -31,8 +31,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ..core import Config, GpubError, first_line
-from ..data.network import PATIENT, Backoff, is_passing, pause, retrying
+from ..core import Config, GpubError, first_line, is_url
+from ..data.network import PATIENT, is_passing, pause, retrying
 from .store import Document
 
 # %% ../../nbs/lib/prep/sources.ipynb #a4fc25aa
@@ -82,13 +82,6 @@ NAMED = {
 }
 
 
-def is_remote(
-    path: object,  # as a source names it
-) -> bool:
-    "Tell whether files lie where fsspec reads: s3://, gs://, hf://, https://"
-    return "://" in str(path)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Source(Config):
     "A named place text comes from, and its share of the mixture"
@@ -133,7 +126,7 @@ class Source(Config):
     @property
     def hub(self) -> Hub | None:
         "Read which `Hub` dataset this source means; `None` for files"
-        if is_remote(self.path):
+        if is_url(self.path):
             return None
         name, config, revision = [*self.path.split("@", 2), "", ""][:3]
         if name in NAMED and not Path(self.path).exists():
@@ -218,7 +211,7 @@ def file_version(
 ) -> list:  # its whole name, bytes, and what changes with its content
     "Note what tells that a file is the one that was read"
     stat = file.stat()
-    if is_remote(file):
+    if is_url(file):
         return [str(file), stat.st_size, file.fs.ukey(file.path)]
     return [str(file), stat.st_size, stat.st_mtime_ns]
 
@@ -227,7 +220,7 @@ def _opened(path: Any) -> Any:
     "A file for Arrow, wherever it is"
     import pyarrow as pa
 
-    return pa.PythonFile(path.open("rb"), mode="r") if is_remote(path) else pa.OSFile(str(path))
+    return pa.PythonFile(path.open("rb"), mode="r") if is_url(path) else pa.OSFile(str(path))
 
 
 def find_files(
@@ -236,7 +229,7 @@ def find_files(
 ) -> list:  # of Path
     """Find the files a path means, sorted; raises `GpubError` when there is none, or something
     there may not be read"""
-    if is_remote(path):
+    if is_url(path):
         if files := _found_remote(path):
             return files
         raise GpubError(f"{path}: nothing there ends in {', '.join(SOURCE_KINDS)} (.gz, .zst)")
@@ -700,19 +693,17 @@ ARCHIVE = "https://softwareheritage.s3.amazonaws.com/content/"
 def fetch_blob(
     # its name in the archive: `$GPUB_BLOBS`, else the public bucket of Software Heritage
     blob_id: str,
-    backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
 ) -> str | None:  # str, or `None` when the archive lacks it, or what it has is damaged
     """Fetch the source file behind a row of python-edu; raises `GpubError` when the archive stays
     out of reach"""
     base = os.environ.get("GPUB_BLOBS") or ARCHIVE
-    backoff = backoff or PATIENT
 
     def read() -> str | None:
         with urllib.request.urlopen(f"{base}{blob_id}", timeout=30) as response:
             return decode(gzip.decompress(response.read()))[0]
 
     try:
-        return retrying(read, f"{base}{blob_id}", backoff)
+        return retrying(read, f"{base}{blob_id}", PATIENT)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         return None  # it came whole, again and again: no waiting makes it a gzip file
     except (OSError, http.client.HTTPException) as e:  # urllib's own errors are OSErrors
@@ -721,7 +712,7 @@ def fetch_blob(
         ):
             return None
         why = first_line(e if hasattr(e, "code") else getattr(e, "reason", e))
-        tried = f" after {backoff.tries} tries" if is_passing(e) else ""
+        tried = f" after {PATIENT.tries} tries" if is_passing(e) else ""
         raise GpubError(
             f"{base}{blob_id}: {why}{tried}; run the same command again to go on, "
             "or use a copy with the text inside (python-edu-text)"
@@ -758,7 +749,6 @@ def open_hub(
     hub: Hub,  # which dataset
     task: int = 0,  # this reader
     tasks: int = 1,  # of so many
-    backoff: Backoff | None = None,  # `gpub.data.network.Backoff`; default: `PATIENT`
 ) -> Any:  # an iterable of the `datasets` library, with only the text's column
     "Open the dataset as a stream, this reader's part of it"
     from datasets import load_dataset_builder
@@ -781,7 +771,7 @@ def open_hub(
         return builder.as_streaming_dataset(split="train")
 
     try:
-        ds = retrying(load, hub.repo, backoff)
+        ds = retrying(load, hub.repo, PATIENT)
     except Exception as e:
         raise GpubError(
             f"{hub.repo}: cannot be opened ({type(e).__name__}: {first_line(e)}); check the name "
@@ -823,21 +813,25 @@ def hub_rows(
 
 def _rows_block(hub: Hub, rows: list[dict]) -> RecordBlock:
     "Rows of a stream as a block"
-    about = {
-        field: [row[name] if isinstance(row[name], str) else None for row in rows]
-        for field, name in columns_about(rows[0]).items()
-        if name != hub.column
-    }
+    import pyarrow as pa
+
+    about = {}
+    for field, name in columns_about(rows[0]).items():
+        if name == hub.column:
+            continue
+        kind = int | float if field == "score" else str
+        values = [row[name] if isinstance(row[name], kind) else None for row in rows]
+        about[field] = pa.array(values, pa.float64() if field == "score" else pa.large_string())
     kind = "blobs" if hub.column == "blob_id" else "arrow"
     texts = [row[hub.column] for row in rows]
     return RecordBlock(kind, to_arrow(texts, about), hub.repo, hub.column)
 
 
 def _stream_blocks(
-    hub: Hub, task: int, tasks: int, state: dict | None, backoff: Backoff | None
+    hub: Hub, task: int, tasks: int, state: dict | None
 ) -> Iterator[tuple[RecordBlock, dict]]:
     "`hub_blocks`, until the network breaks"
-    ds = open_hub(hub, task, tasks, backoff)
+    ds = open_hub(hub, task, tasks)
     if state:
         ds.load_state_dict(state)
     rows = []
@@ -858,15 +852,12 @@ def hub_blocks(
     task: int = 0,  # this reader
     tasks: int = 1,  # of so many
     state: dict | None = None,  # what an earlier block carried: start after it
-    # how often without a block in between; default: `PATIENT`
-    backoff: Backoff | None = None,
 ) -> Iterator[tuple[RecordBlock, dict]]:
     """Yield (`RecordBlock` of 500 rows, state of the stream after it); raises `GpubError` when the
     stream
     breaks and stays broken"""
-    backoff = backoff or PATIENT
-    failures = 0
-    blocks = _stream_blocks(hub, task, tasks, state, backoff)
+    failures = 0  # without a block in between
+    blocks = _stream_blocks(hub, task, tasks, state)
     while True:
         try:
             pair = next(blocks, None)
@@ -874,13 +865,13 @@ def hub_blocks(
             raise  # opening it has been tried often enough
         except Exception as e:
             failures += 1
-            if failures == backoff.tries or not is_passing(e):
+            if failures == PATIENT.tries or not is_passing(e):
                 raise GpubError(
                     f"{hub.repo}: the stream broke ({type(e).__name__}: {first_line(e)}); "
                     "run the same command again to go on"
                 ) from e
-            pause(backoff, failures, e, hub.repo)
-            blocks = _stream_blocks(hub, task, tasks, state, backoff)
+            pause(PATIENT, failures, e, hub.repo)
+            blocks = _stream_blocks(hub, task, tasks, state)
             continue
         if pair is None:
             return
