@@ -15,7 +15,6 @@ from gpub.data.plays import plays
 from gpub.data.text import Text
 from gpub.guards.doctor import DOCTOR_CHECKS, doctor, doctor_table
 from gpub.lab.museum.bugs import peek
-from gpub.model import gpt as gpt_module
 from gpub.model.gpt import GPT
 from gpub.record.checkpoint import load_checkpoint, save_checkpoint
 from gpub.train.config import TrainConfig
@@ -128,7 +127,7 @@ def test_a_model_that_sees_the_future_is_found_out(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(architectures_module, "build_model", lambda cfg: GPT(cfg, attention=peek))
     # so that its samples are written, too, as a model's that believes in its mask
-    monkeypatch.setattr(gpt_module, "EXACT_ATTENTIONS", {*gpt_module.EXACT_ATTENTIONS, peek})
+    monkeypatch.setattr(peek, "is_exact", True, raising=False)
     Trainer(
         RunOptions(
             "shakespeare",

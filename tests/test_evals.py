@@ -678,6 +678,22 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path)
     assert card["tasks"] == {} and "asked of other weights" in told[0]
 
 
+def test_a_bar_goes_with_the_task_that_fails(run, files, monkeypatch):
+    monkeypatch.setattr("gpub.evals.evaluate._SHOWN_FROM", -1)
+    asked = []
+
+    def broken(lm, *rest):
+        asked.append(lm)
+        assert lm.advance
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(evaluation, "score_items", broken)
+    options = EvalOptions(tasks=("lambada",), limit=2, folder=files, device="cpu", check=0)
+    with pytest.raises(MemoryError):
+        evaluate_run(run, options)
+    assert asked[0].advance is None
+
+
 def test_what_is_scored_is_stored_whatever_comes_after(run, files, tmp_path, monkeypatch):
     "The last task fails: a second call asks that one, and none of those before it"
     file = tmp_path / "r.json"

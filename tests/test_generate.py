@@ -19,7 +19,7 @@ from gpub.model.generate import (
     generate,
     generate_batch,
     generate_ids,
-    generate_stream,
+    stream_text,
     generate_texts,
     stream_ids,
 )
@@ -277,7 +277,7 @@ def test_text_streams_without_breaking_characters():
     tok = BPETokenizer.train(["🙂🙃 naïve"], vocab_size=261)
     model = toy(vocab_size=261)
     assert generate(model, tok, "naïve 🙂", 60, seed=1) == "naïve 🙂" + "".join(
-        generate_stream(model, tok, "naïve 🙂", 60, seed=1)
+        stream_text(model, tok, "naïve 🙂", 60, seed=1)
     )
 
 
@@ -285,6 +285,11 @@ def test_text_streams_without_breaking_characters():
     "kw, said",
     [
         (dict(prompts=[]), "there are no prompts"),
+        (dict(prompts=5), "prompts are lists of ids, got 5"),
+        (dict(prompts=[1, 2]), "prompt 1 of 2 must be a list of ids, got 1"),
+        (dict(prompts=["ab"]), "the prompt must be a list of ids, got 'ab'"),
+        (dict(prompts=[[1.9]]), r"the prompt must be a list of ids, got \[1.9\]"),
+        (dict(stop=5), "stop must be a list of ids, got 5"),
         (dict(prompts=[[]]), "the prompt is empty"),
         (dict(prompts=[[1], []]), "prompt 2 of 2 is empty"),
         (dict(prompts=[[29]]), "the prompt has the id 29.*0 to 28"),
@@ -324,7 +329,7 @@ def test_bad_input_is_one_line(kw, said):
         (dict(prompt=["a"]), "a prompt is one text, got .*'a'.*: generate_texts takes several"),
     ],
 )
-@pytest.mark.parametrize("function", [generate, generate_stream])
+@pytest.mark.parametrize("function", [generate, stream_text])
 def test_bad_text_is_one_line(function, kw, said):
     with pytest.raises(GpubError, match=said):
         function(toy(vocab_size=3), CharTokenizer("ab\n"), **(dict(prompt="a", n=3) | kw))
@@ -478,14 +483,14 @@ def test_nobody_looks_at_scores_behind_the_end_of_a_text():
     running = DecodeEngine(model).add_request(request)
     scores_bv = torch.zeros(2, TOY.vocab_size)
     running.draw(scores_bv)
-    running.done[0] = True
+    running.texts[0].done = True
     scores_bv[0] = torch.nan
     ended, alive = running.draw(scores_bv)
     assert ended is None and alive.id >= 0
     assert int(running.window.unread_bt.min()) >= 0
 
 
-@pytest.mark.parametrize("sizes", [[1], [4]])
+@pytest.mark.parametrize("sizes", [None, [4]])
 def test_a_broken_text_ends_alone(sizes):
     "Its neighbours keep the token of that very step, and go on as if they were alone"
     cfg = GPTConfig(vocab_size=13, context_length=24, d_model=32, n_layers=2, n_heads=4)
@@ -518,10 +523,11 @@ def test_a_broken_text_ends_alone(sizes):
 
 def test_requests_that_are_read_together_have_one_prompt_each():
     "A batch has a row for each request: a second prompt would never get its token"
-    engine = DecodeEngine(toy(), [2, 4])
-    with pytest.raises(GpubError, match="takes one prompt in each, got 2"):
-        engine.add_request(GenerationRequest([[1], [2, 3]]))
-    assert engine.requests == []
+    for sizes in ([1], [2, 4]):
+        engine = DecodeEngine(toy(), sizes)
+        with pytest.raises(GpubError, match="takes one prompt in each, got 2"):
+            engine.add_request(GenerationRequest([[1], [2, 3]]))
+        assert engine.requests == []
     caches = CacheRows([KVCache(TOY), KVCache(TOY)])
     with pytest.raises(ValueError, match="zip"):
         caches.attention(0, *(torch.zeros(3, 4, 1, 12) for _ in range(3)))
@@ -553,3 +559,86 @@ def test_a_hook_is_called_for_every_token():
     model.blocks[-1].register_forward_hook(lambda block, inputs, x_btc: one_of.expand_as(x_btc))
     wanted = model(torch.tensor([[1, 2, 3]]))[0, -1].argmax().item()
     assert generate_ids(model, [1, 2, 3], 6, temperature=0) == [1, 2, 3] + [wanted] * 6
+
+
+def test_an_engine_that_is_kept_follows_the_weights():
+    "A small model's weights are copied, and copied again when a training step has changed them"
+    model = toy()
+    engine = DecodeEngine(model)
+    before = generate_ids(engine, [3], 20, temperature=0)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.3)
+    after = generate_ids(engine, [3], 20, temperature=0)
+    assert after == generate_ids(model, [3], 20, temperature=0) != before
+    block = model.blocks[-1]
+    block.register_forward_hook(lambda block, inputs, x_btc: torch.ones_like(x_btc))
+    hooked = generate_ids(engine, [3], 20, temperature=0)
+    assert hooked == generate_ids(model, [3], 20, temperature=0) != after
+
+
+def test_an_engine_that_is_kept_writes_one_text_at_a_time():
+    model = toy()
+    engine = DecodeEngine(model)
+    stream = stream_ids(engine, [3], SamplingConfig(n=9, seed=1))
+    first = next(stream)
+    with pytest.raises(GpubError, match="this engine is still writing another text"):
+        generate_ids(engine, [3], 9)
+    stream.close()
+    text = generate_ids(engine, [3], 9, seed=1)
+    assert text == generate_ids(model, [3], 9, seed=1) and text[1] == first
+    assert not engine.requests
+
+
+class Parrot:
+    "A tool that answers the id 5 with a reply"
+
+    def __init__(self, reply, own_ids=()):
+        self.reply = reply
+        self.own_ids = own_ids
+
+    def reply_ids(self, new_ids):
+        return self.reply if new_ids[-1] == 5 else []
+
+
+def write_after_5(tool, **how):
+    "What a model writes after the id 5 that cannot but write 5 first"
+    model = GPT(TOY).eval()
+    with torch.no_grad():
+        model.norm.weight.zero_()
+        model.norm.bias.copy_(model.tok.weight[5] * 100)
+    sampling = SamplingConfig(n=6, temperature=0)
+    return generate_batch(model, [[1]], sampling, tool=tool, **how)[0][1:]
+
+
+def test_what_a_tool_says_is_checked():
+    "Its own ids and its replies: one line, and no error of an index a step later"
+    with pytest.raises(GpubError, match="own_ids of the tool has the id 29, .* 0 to 28"):
+        write_after_5(Parrot([3], own_ids=[29]))
+    with pytest.raises(GpubError, match="the reply of the tool has the id 99, .* 0 to 28"):
+        write_after_5(Parrot([3, 99]))
+    with pytest.raises(GpubError, match="the reply of the tool must be a list of ids, got 3"):
+        write_after_5(Parrot(3))
+    assert write_after_5(Parrot([3, 7])) == [5, 3, 7, 5, 3, 7]
+
+
+def test_a_tool_that_is_broken_ends_its_text_alone():
+    model = toy()
+    engine = DecodeEngine(model)
+    sampling = SamplingConfig(n=4, temperature=0)
+    tool = Parrot([99])
+    tool.reply_ids = lambda new_ids: [99]
+    broken = engine.add_request(GenerationRequest([[1]], sampling, tool=tool))
+    sound = engine.add_request(GenerationRequest([[2]], sampling))
+    ((ended, error), _) = engine.step()
+    assert ended is broken and "the reply of the tool has the id 99" in str(error)
+    while engine.requests:
+        engine.step()
+    assert [2] + sound.new_ids[0] == generate_ids(model, [2], 4, temperature=0)
+
+
+def test_no_stop_ends_a_text_within_a_reply():
+    "Half a reply is worth nothing; a stop at its end counts, and so does the length"
+    assert write_after_5(Parrot([3, 7, 8]), stop=[7]) == [5, 3, 7, 8, 5, 3]
+    assert write_after_5(Parrot([3, 7, 8]), stop=[8]) == [5, 3, 7, 8]
+    assert write_after_5(Parrot([3, 7, 8]), stop=[5]) == [5]

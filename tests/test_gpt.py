@@ -7,15 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 from contracts import refuses
+from torch import nn
 from torch.nn import functional as F
 
 from gpub.chat.packing import PackedAttention
 from gpub.core import GpubError
-from gpub.model import gpt as gpt_module
+from gpub.model.architectures import build_model
 from gpub.model.first_gpt import FirstGPT, attention_weights
 from gpub.model.generate import generate_ids
 from gpub.model.gpt import (
     GPT,
+    MLP,
     Block,
     GPTConfig,
     causal_attention,
@@ -347,6 +349,59 @@ def test_it_is_gpt2(tied):
         )
 
 
+class GatedMLP(MLP):
+    "An MLP that a block begins without: a scale of zero, and a norm that is no layer of torch"
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.scale = nn.Parameter(torch.zeros(cfg.d_model))
+        self.shift = nn.Parameter(torch.full((cfg.d_model,), 0.5))
+
+    def forward(self, x_btc):
+        return self.scale * super().forward(x_btc + self.shift)
+
+
+def test_fresh_weights_leave_a_layer_of_ones_own_as_it_was_made():
+    "Linear layers, embeddings and norms are drawn; a gate that begins at zero is not opened"
+    model = GPT(TOY)
+    for block in model.blocks:
+        block.ffn = GatedMLP(TOY)
+    with torch.no_grad():
+        model.norm.weight.zero_()
+    model.reset()
+    for block in model.blocks:
+        assert not block.ffn.scale.any() and (block.ffn.shift == 0.5).all()
+        assert not block.ffn.up.bias.any() and block.ffn.up.weight.std() > 0
+    assert (model.norm.weight == 1).all() and not model.norm.bias.any()
+
+
+@pytest.mark.parametrize("cfg", [TOY, BURN_TOY, replace(BURN_TOY, n_experts=3)])
+def test_what_writes_to_the_residual_stream_begins_smaller(cfg):
+    "Two layers in each block, known by their names: one that is renamed would train otherwise"
+    torch.manual_seed(0)
+    model = build_model(replace(cfg, d_model=128, init_std=0.02))
+    residual_std = 0.02 / (2 * cfg.n_layers) ** 0.5
+    layers = [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
+    smaller = [m for m in layers if abs(m.weight.std().item() / residual_std - 1) < 0.1]
+    experts = getattr(cfg, "n_experts", None) or 1
+    assert len(smaller) == (1 + experts) * cfg.n_layers
+    others = [m for m in layers if m not in smaller]
+    assert all(abs(m.weight.std().item() / 0.02 - 1) < 0.1 for m in others)
+
+
+@pytest.mark.parametrize("cfg", [TOY, BURN_TOY, replace(BURN_TOY, n_experts=3)])
+def test_every_config_is_counted_as_it_is_built(cfg):
+    assert count_params(cfg) == count_params(build_model(cfg)) == sum(cfg.param_table().values())
+
+
+def test_a_hook_on_the_head_is_called():
+    model = toy(tied=False).eval()
+    model.head.register_forward_hook(lambda head, inputs, logits_btv: logits_btv + 1)
+    ids_bt = torch.tensor([[1, 2, 3]])
+    plain = F.linear(model.features(ids_bt), model.head.weight)
+    assert torch.equal(model(ids_bt), plain + 1)
+
+
 def window_of_two(q_bhtd, k_bhsd, v_bhsd):
     "Another attention: each position looks at itself and the one before"
     near_ts = causal_mask(q_bhtd.size(2), k_bhsd.size(2)).triu(k_bhsd.size(2) - q_bhtd.size(2) - 1)
@@ -367,10 +422,8 @@ def test_another_attention_is_never_replaced_in_silence(architecture, monkeypatc
         generate_ids(model, [1, 2, 3], 4)
     with pytest.raises(GpubError, match=refused):
         model.loss(ids_bt, ids_bt, PackedAttention(torch.zeros(1, 9, dtype=torch.int64)))
-    with monkeypatch.context() as patch:
-        exact = gpt_module.EXACT_ATTENTIONS | {window_of_two}
-        patch.setattr(gpt_module, "EXACT_ATTENTIONS", exact)
-        assert len(generate_ids(model, [1, 2, 3], 4)) == 7
+    monkeypatch.setattr(window_of_two, "is_exact", True, raising=False)
+    assert len(generate_ids(model, [1, 2, 3], 4)) == 7
     by_hand = architecture(cfg, causal_attention).eval()
     assert len(generate_ids(by_hand, [1, 2, 3], 4)) == 7
 

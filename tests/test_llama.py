@@ -21,6 +21,7 @@ from gpub.model.architectures import (
     config_of,
 )
 from gpub.model.counts import flops_per_token, kv_bytes, parameter_anatomy
+from gpub.model.generate import generate_ids
 from gpub.model.gpt import (
     GPTConfig,
     causal_attention,
@@ -600,3 +601,24 @@ def test_a_narrow_model_is_promised_less_of_hopper(card):
     )
     assert narrow.d_model < 1024 <= wide.d_model
     assert expected_mfu(narrow, GPUS[card]) == 0.32 < expected_mfu(wide, GPUS[card])
+
+
+def test_attention_by_hand_knows_groups():
+    "Trained and sampled with the same function: neither of both ends in an error of shapes"
+    torch.manual_seed(0)
+    model = Llama(TOY, causal_attention)
+    fused = Llama(TOY)
+    fused.load_state_dict(model.state_dict())
+    ids_bt = torch.randint(97, (2, 9))
+    assert TOY.n_kv_heads < TOY.n_heads
+    torch.testing.assert_close(model(ids_bt), fused(ids_bt))
+    assert len(generate_ids(model.eval(), [1, 2], 3)) == 5
+
+
+@pytest.mark.parametrize("setting", [dict(experts_per_token=4), dict(expert_balance=0.5)])
+def test_settings_of_experts_need_experts(setting):
+    "Without them the setting would be lost on the way through config.json"
+    with pytest.raises(GpubError, match="settings of experts: give n_experts, too"):
+        replace(TOY, **setting)
+    cfg = replace(TOY, n_experts=4, **setting)
+    assert LlamaConfig.from_dict(cfg.to_dict()) == cfg and "qk_norm" not in cfg.to_dict()

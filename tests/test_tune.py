@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -480,11 +481,14 @@ def test_losses_refuse_nonsense():
         GrpoObjective(model, lambda step: Questions([], len), 0).batch(3)
     with pytest.raises(GpubError, match="there are no questions"):
         measure_signal(model, Questions([], len), 0)
-    for reward in (None, float("nan"), "1"):
+    rewards = (None, math.nan, "1", np.str_("1"), np.complex64(1j), np.ones(2), torch.tensor(math.inf))
+    for reward in rewards:
         questions = Questions([np.array([1])], lambda number, answer, r=reward: r)
-        refused = f"the reward of an answer to question 0 is {reward}: it must be a number"
-        with pytest.raises(GpubError, match=refused):
+        with pytest.raises(GpubError, match="answer to question 0 is .*: it must be a number"):
             GrpoObjective(model, lambda step, q=questions: q, 0).batch(3)
+    for reward in (1, True, np.float32(1), np.int64(1), np.array(1.0), torch.tensor(1.0)):
+        questions = Questions([np.array([1])], lambda number, answer, r=reward: r)
+        assert questions.judge(0, np.array([2])) == 1.0
         with pytest.raises(GpubError, match=refused):
             measure_signal(model, questions, 0, GrpoConfig(longest=2))
     with pytest.raises(GpubError, match="temperature must be at least 1e-06"):
@@ -644,6 +648,20 @@ def test_a_group_teaches_where_its_rewards_differ():
     groups = [*combinations(rewards, 3)]
     unequal = sum(len(set(group)) > 1 for group in groups) / len(groups)
     assert measured_signal(rewards, 3)["signal"] == pytest.approx(unequal)
+
+
+def test_a_penalty_in_the_reward_is_part_of_the_signal():
+    "Equal rewards, and unequal distances from the reference: the model learns, and the log says so"
+    model = small_model("llama", sums_tokenizer().vocab_size)
+    for penalty, wanted in (({}, 0.0), (dict(penalty="reward"), 1.0), (dict(penalty="k3"), 0.0)):
+        objective = grpo_on_sums(model, **penalty)
+        batch = objective.batch(0)
+        alike = replace(batch, rewards_b=torch.full_like(batch.rewards_b, 0.1))
+        loss, metrics = objective.loss(alike)
+        model.zero_grad()
+        loss.backward()
+        moves = max(p.grad.abs().max().item() for p in model.parameters()) > 1e-6
+        assert metrics["signal"] == wanted and moves == bool(penalty)
 
 
 def test_the_signal_is_measured_with_the_dice_of_the_recipe(monkeypatch):
