@@ -350,7 +350,7 @@ def test_it_is_gpt2(tied):
 
 
 class GatedMLP(MLP):
-    "An MLP that a block begins without: a scale of zero, and a norm that is no layer of torch"
+    "An MLP that a block begins without: what it adds is scaled by zero"
 
     def __init__(self, cfg):
         super().__init__(cfg)
