@@ -19,9 +19,9 @@ from gpub.model.generate import (
     generate,
     generate_batch,
     generate_ids,
-    stream_text,
     generate_texts,
     stream_ids,
+    stream_text,
 )
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.kv_cache import KVCache

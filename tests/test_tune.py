@@ -481,10 +481,11 @@ def test_losses_refuse_nonsense():
         GrpoObjective(model, lambda step: Questions([], len), 0).batch(3)
     with pytest.raises(GpubError, match="there are no questions"):
         measure_signal(model, Questions([], len), 0)
-    rewards = (None, math.nan, "1", np.str_("1"), np.complex64(1j), np.ones(2), torch.tensor(math.inf))
-    for reward in rewards:
+    no_numbers = [None, math.nan, "1", np.str_("1"), np.complex64(1j), np.ones(2)]
+    refused = "answer to question 0 is .*: it must be a number"
+    for reward in (*no_numbers, torch.tensor(math.inf)):
         questions = Questions([np.array([1])], lambda number, answer, r=reward: r)
-        with pytest.raises(GpubError, match="answer to question 0 is .*: it must be a number"):
+        with pytest.raises(GpubError, match=refused):
             GrpoObjective(model, lambda step, q=questions: q, 0).batch(3)
     for reward in (1, True, np.float32(1), np.int64(1), np.array(1.0), torch.tensor(1.0)):
         questions = Questions([np.array([1])], lambda number, answer, r=reward: r)

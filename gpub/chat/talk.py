@@ -16,7 +16,7 @@ from .template import Message, chat_marks, encode_chat, with_tags
 from .turns import forget_oldest
 from ..core import Config, Count, GpubError
 from ..data.tokenizer import Tokenizer
-from ..model.generate import generate_batch, stream_ids, stream_text
+from ..model.generate import decode_stream, generate_batch, stream_ids
 from ..model.gpt import Decoder
 from ..model.requests import GenerationRequest
 from ..model.sampling import SamplingConfig
@@ -105,7 +105,7 @@ class Talk:
         new_ids: Iterable[int],  # of an answer, as they come
     ) -> Iterator[str]:  # each tag is a piece of its own
         "Yield the text of an answer in pieces, without the mark that ends it"
-        for piece in stream_text((i for i in new_ids if i not in self.marks), self.tok):
+        for piece in decode_stream((i for i in new_ids if i not in self.marks), self.tok):
             yield with_tags(self.tok, piece)
 
     def remember(

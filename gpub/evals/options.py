@@ -15,7 +15,7 @@ from annotated_types import Ge
 
 from ..core import Config, GpubError
 from .adapter import their_items
-from .sandbox import HUMANEVAL
+from .sandbox import HUMANEVAL, problems
 from gpub.evals.tasks import (
     TASKS,
     Item,
@@ -28,6 +28,7 @@ from ..files import file_sha256
 
 # %% ../../nbs/lib/evals/options.ipynb #e7a10006
 DEFAULT_TASKS = ("arc_easy", "arc_challenge", "hellaswag", "mmlu", "truthfulqa_mc2", "lambada")
+_ALL_TASKS = TASKS | {HUMANEVAL.name: HUMANEVAL}
 _LEFT_TO_LM_EVAL = ("gsm8k", "ifeval")
 
 
@@ -52,7 +53,6 @@ class EvalOptions(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        known = [*TASKS, "humaneval"]
         for task in self.tasks:
             if task in _LEFT_TO_LM_EVAL:
                 raise GpubError(
@@ -60,12 +60,18 @@ class EvalOptions(Config):
                     "the exported model: gpub export RUN FOLDER, then lm_eval --model hf "
                     f"--model_args pretrained=FOLDER --tasks {task} --apply_chat_template"
                 )
-            if task not in known:
-                raise GpubError(f"no task {task!r}; there are: {', '.join(known)}")
+            if task not in _ALL_TASKS:
+                raise GpubError(f"no task {task!r}; there are: {', '.join(_ALL_TASKS)}")
 
     def questions(self) -> dict[str, list[Item]]:
         "Return the items of each task whose answers are chosen"
         return {t: self.items(t) for t in self.tasks if t in TASKS}
+
+    def programs(self) -> list[dict[str, str]]:
+        "Return the problems of HumanEval, whose answers are programs; none where it is not asked"
+        if HUMANEVAL.name not in self.tasks:
+            return []
+        return random_subset(problems(folder=self.folder), self.limit)
 
     def items(
         self,
@@ -84,7 +90,7 @@ class EvalOptions(Config):
         if self.online:
             return None
         try:
-            files = task_files(HUMANEVAL if task == "humaneval" else TASKS[task], self.folder)
+            files = task_files(_ALL_TASKS[task], self.folder)
         except GpubError:
             if self.folder is not None:
                 raise

@@ -13,20 +13,18 @@ from pathlib import Path
 
 from ..core import GpubError, write_atomic
 from .compare import read_results
-from gpub.evals.evaluate import (
-    ModelIdentity,
-    ReportCard,
-    evaluate_parts,
-    has_score,
-    is_checked,
-    model_identity,
-    run_name,
-)
+from .evaluate import ReportCard, evaluate_run, has_score, is_checked
 from .options import EvalOptions
 from ..files import runs_dir
 from ..record.folder import sweep_halves
 from ..record.run import Run
-from ..share.hub import is_hub_folder, model_folder
+from gpub.share.hub import (
+    ModelIdentity,
+    is_hub_folder,
+    model_folder,
+    model_identity,
+    run_name,
+)
 
 # %% ../../nbs/lib/evals/stored_results.ipynb #e7b10005
 def stored_or_new(
@@ -46,8 +44,11 @@ def stored_or_new(
         log(f"read from {path}")
         return stored
     sweep_halves(path)
-    for card in evaluate_parts(run, options, log, stored):
+
+    def store(card: ReportCard) -> None:
         write_atomic(path, json.dumps(card, indent=1) + "\n")
+
+    card = evaluate_run(run, options, log, stored, store)
     log(f"written to {path}")
     return card
 
@@ -90,14 +91,13 @@ def _is_complete(stored: ReportCard, options: EvalOptions) -> bool:
     "Tell whether stored results have all that is asked, so that no model has to be read"
     has_text = stored["settings"].get("reference") == "the training text"
     has_bits = "bits_per_byte" in stored or not has_text
-    return has_bits and all(
-        has_score(stored, task, options)
-        and (
-            task == "humaneval"
-            or is_checked(stored, task, options.check, stored["tasks"][task]["n"])
-        )
-        for task in options.tasks
+    has_checks = all(
+        is_checked(stored, task, options.check, score["n"])
+        for task, score in stored["tasks"].items()
+        if task in options.tasks
     )
+    has_scores = all(has_score(stored, task, options) for task in options.tasks)
+    return has_bits and has_checks and has_scores
 
 
 def _refuse_another_run(path: Path, stored: ReportCard, run: Path | str, identity: ModelIdentity):

@@ -96,7 +96,6 @@ class Architecture:
     about: str  # for a model card
     config: type[Config]
     model: type[Decoder]
-    parameter_table: Callable[[Any], dict[str, int]]  # part -> parameters, of a config
     anatomy: Callable[[Any], Anatomy]  # of a config
     shapes: dict[str, Shape]
     hugging_face: HuggingFace

@@ -21,7 +21,7 @@ from gpub.model.architecture import (
     Saved,
     Shape,
 )
-from .gpt import GPT, GPTConfig, param_table
+from .gpt import GPT, GPTConfig, count_params
 
 # %% ../../nbs/lib/model/gpt_architecture.ipynb #b9370e37
 def gpt_anatomy(
@@ -44,7 +44,7 @@ def gpt_anatomy(
         Saved("down", c, ONLY_SELECTIVE),
     )
     return Anatomy(
-        params=sum(param_table(cfg).values()),
+        params=count_params(cfg),
         blocks=12 * cfg.n_layers * c * c,
         head=cfg.vocab_size * c,
         tied=cfg.tied,
@@ -165,7 +165,6 @@ GPT2 = Architecture(
     about="GPT-2 architecture",
     config=GPTConfig,
     model=GPT,
-    parameter_table=param_table,
     anatomy=gpt_anatomy,
     shapes=GPT_SHAPES,
     hugging_face=HuggingFace(

@@ -23,7 +23,7 @@ from gpub.model.architecture import (
     Shape,
 )
 from .grow import grown_config
-from .llama import Llama, LlamaConfig, llama_table
+from .llama import Llama, LlamaConfig
 from .rope_scaling import RopeScaling
 
 # %% ../../nbs/lib/model/llama_architecture.ipynb #e7b41259
@@ -86,7 +86,7 @@ def llama_anatomy(
         *_saved_by_experts(cfg),
         Saved("down", c, ONLY_SELECTIVE),
     )
-    parts = llama_table(cfg)
+    parts = cfg.param_table()
     return Anatomy(
         params=sum(parts.values()),
         blocks=sum(n for part, n in parts.items() if part.startswith(("attn", "ffn"))),
@@ -364,7 +364,6 @@ LLAMA = Architecture(
     about="a LLaMA-style model",
     config=LlamaConfig,
     model=Llama,
-    parameter_table=llama_table,
     anatomy=llama_anatomy,
     shapes=LLAMA_SHAPES,
     hugging_face=HuggingFace(

@@ -21,7 +21,7 @@ from ..core import GpubError, first_line, read_config, refuse_url
 from ..data.tokenizer_file import load_tokenizer
 from ..device import pick_device, use_threads
 from ..files import similar_run
-from ..model.generate import generate, generate_stream
+from ..model.generate import generate, stream_text
 from ..model.architectures import build_model, config_from_dict
 from .checkpoint import Checkpoint, find_checkpoint, find_newest, load_checkpoint
 from .checkpoint_folder import MODEL, OPTIMIZER, CheckpointRecord, checkpoints
@@ -239,7 +239,7 @@ class Run(os.PathLike):
         sampling |= dict(temperature=temperature, seed=seed)
         if not stream:
             return generate(self.model, self.tokenizer, prompt, n, **sampling)
-        pieces = generate_stream(self.model, self.tokenizer, prompt, n, **sampling)
+        pieces = stream_text(self.model, self.tokenizer, prompt, n, **sampling)
         return itertools.chain([prompt], pieces)
 
     def __repr__(self) -> str:

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'WeightDtype', 'TORCHTITAN', 'TORCHTITAN_FILE', 'write_weights', 'read_weights',
            'export_model', 'same_vocab', 'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun',
-           'model_folder', 'is_hub_folder', 'open_run', 'CardFacts', 'model_card', 'export_run', 'push']
+           'model_folder', 'is_hub_folder', 'open_run', 'ModelIdentity', 'model_identity', 'run_name', 'CardFacts',
+           'model_card', 'export_run', 'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json
@@ -26,14 +27,22 @@ from safetensors.torch import load_file, save_file
 
 import gpub
 from ..chat.template import chat_facts, template_for
-from ..core import RUN_FORMAT, GpubError, first_line, read_json, refuse_url, write_atomic
+from gpub.core import (
+    RUN_FORMAT,
+    GpubError,
+    first_line,
+    read_config,
+    read_json,
+    refuse_url,
+    write_atomic,
+)
 from ..data.shards import read_manifest
 from ..data.bpe import BPETokenizer
 from ..data.char import CharTokenizer
 from ..data.tokenizer import IdTokenizer, Tokenizer
 from ..data.turns import TurnFormat, learn_turns
 from ..device import pick_device
-from ..files import SUMS, changed_files, give_usual_mode, write_sums
+from ..files import SUMS, changed_files, give_usual_mode, similar_run, write_sums
 from ..model.gpt import Decoder, GPT, GPTConfig
 from ..model.llama import Llama, LlamaConfig
 from ..model.llama_architecture import BURN_TOY
@@ -501,6 +510,40 @@ def _first_prompt(tok: Tokenizer) -> str:
     if isinstance(tok, IdTokenizer):
         return "0"
     return "\n" if "\n" in getattr(tok, "chars", "\n") else tok.decode([0])
+
+# %% ../../nbs/lib/share/hub.ipynb #8f1de4a2
+@dataclass(frozen=True)
+class ModelIdentity:
+    "Which weights results belong to"
+
+    run_id: str | None  # None: an imported run
+    step: int
+    weights: str  # their SHA-256
+
+
+def model_identity(
+    run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
+    step: int | None = None,  # which checkpoint; default the newest
+    log: Callable[[str], None] = print,  # told of checkpoints that are damaged
+) -> ModelIdentity:
+    "Find the checkpoint that results will belong to; raises `GpubError` where there is none"
+    folder = model_folder(run)
+    if is_hub_folder(folder):
+        if step is not None:
+            raise GpubError(f"{run} is a Hugging Face folder and has no steps: leave --step out")
+        return ModelIdentity(None, 0, folder_weights(folder))
+    if not (folder / "config.json").is_file():
+        raise GpubError(f"{run} is not a run folder: it has no config.json{similar_run(run)}")
+    run_id = read_config(run, "model").get("run_id")
+    checkpoint = Run(run, step, log=log).weights()
+    return ModelIdentity(run_id, checkpoint.step, checkpoint.weights_checksum())
+
+
+def run_name(
+    run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
+) -> str:
+    "Name a model in results: a run by its folder, one of Hugging Face as it was asked for"
+    return str(run) if is_hub_folder(model_folder(run)) else Path(run).resolve().name
 
 # %% ../../nbs/lib/share/hub.ipynb #48052a3c
 _BILL = (

@@ -8,7 +8,12 @@ __all__ = ['GrpoConfig', 'Questions', 'AnswerBatch', 'GrpoObjective', 'measure_s
 # %% ../../nbs/lib/tune/grpo.ipynb #05a27d17
 # A step: questions, a group of answers to each, a reward for each answer; answers that earn more
 # than the others of their group become more likely. Each answer is learned from once, by the
-# weights that wrote it: so there is no ratio between old and new, and nothing to clip.
+# weights that wrote it: so there is no ratio between old and new, and nothing to clip. That is RLOO
+# (arXiv:2402.14740) with the sum of Dr. GRPO (arXiv:2503.20783); the clipped loss of the first GRPO
+# (DeepSeekMath, arXiv:2402.03300) is `tune.on_policy.ClippedObjective`.
+#
+# In this file the end of a name tells its axes: n questions, g answers to each, b answers to all,
+# t tokens.
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,22 +36,26 @@ from .rollouts import answer_logprobs, as_chats, eval_mode, one_per_row, sample_
 from ..data.batch import IGNORED, Batch
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
+_QuestionsPerStep = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
+_Group = Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"]
+_Longest = Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"]
+_Temperature = Annotated[float, Ge(GREEDY_BELOW), f"at least {GREEDY_BELOW}"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class GrpoConfig(Config):
     "How rewards are learned from"
 
-    # for whoever makes `questions_at`; each question is answered `group` times
-    questions_per_step: Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"] = 32
-    # answers to a question
-    group: Annotated[int, Ge(2), Le(1024), "a whole number from 2 to 1,024"] = 8
-    # tokens of an answer
-    longest: Annotated[int, Ge(1), Le(1 << 20), "a whole number from 1 to 1,048,576"] = 64
-    # of the answers, and of the probabilities in the loss: lower, answers are not drawn
-    temperature: Annotated[float, Ge(GREEDY_BELOW), f"at least {GREEDY_BELOW}"] = 1.0
+    questions_per_step: _QuestionsPerStep = 32  # for whoever makes `questions_at`
+    group: _Group = 8  # answers to a question
+    longest: _Longest = 64  # tokens of an answer
+    # of the answers, and of their probabilities in the loss; below the limit the likeliest token is
+    # taken, and all answers to a question are one
+    temperature: _Temperature = 1.0
     # what keeps the model near its beginning; see `tune.losses`
     penalty: Penalty = "none"
     beta: NotNegative = 0.0  # price of a nat of distance
-    # divide by the group's deviation: the paper's advantages times group / (group - 1)
+    # divide by the group's deviation, as arXiv:2402.03300: its advantages times group / (group - 1)
     scale_rewards: bool = False
     seed: Annotated[int, Ge(0)] = 0  # of questions and answers
 
@@ -64,7 +73,8 @@ class Questions:
     "The questions of a step, and the rule that judges their answers"
 
     prompts: Sequence[np.ndarray]  # ids up to the assistant's mark
-    reward: Callable[[int, np.ndarray], float]  # of (number of the question, ids of an answer)
+    # of (number of the question, ids of an answer): a plain number, or one of NumPy or torch
+    reward: Callable[[int, np.ndarray], float]
 
     def judge(
         self,
@@ -73,9 +83,11 @@ class Questions:
     ) -> float:
         "Return what an answer earns; raises `GpubError` for a reward that is not a number"
         reward = self.reward(number, answer)
-        if not isinstance(reward, (int, float, np.generic)) or not math.isfinite(reward):
+        if isinstance(reward, (np.generic, np.ndarray, Tensor)):
+            reward = reward.tolist()  # of a single number a plain one
+        if not isinstance(reward, (int, float)) or not math.isfinite(reward):
             raise GpubError(
-                f"the reward of an answer to question {number} is {reward}: it must be a number"
+                f"the reward of an answer to question {number} is {reward!r}: it must be a number"
             )
         return float(reward)
 
@@ -149,10 +161,10 @@ class GrpoObjective:
         questions = self.questions_at(step)
         if len(questions.prompts) == 0:
             raise GpubError(f"there are no questions for step {step}: give at least one")
-        # n questions, b answers: groups side by side
-        number_n = self.world.share_of(np.arange(len(questions.prompts)), "groups of answers")
-        number_b = number_n.repeat(cfg.group)
-        prompts = [questions.prompts[n] for n in number_b]
+        # the questions of this process, and for each answer its question: groups side by side
+        question_n = self.world.share_of(np.arange(len(questions.prompts)), "groups of answers")
+        question_b = question_n.repeat(cfg.group)
+        prompts = [questions.prompts[question] for question in question_b]
         # of the step; answer i of all processes is drawn with the i-th dice after it
         step_seed = int(np.random.default_rng([cfg.seed, step]).integers(1 << 62))
         with eval_mode(self.model):
@@ -163,9 +175,11 @@ class GrpoObjective:
                 self.end_id,
                 seed=step_seed,
                 sampling=SamplingConfig(temperature=cfg.temperature),
-                others_before=int(number_n[0]) * cfg.group,
+                others_before=int(question_n[0]) * cfg.group,
             )
-        rewards = [questions.judge(int(n), answer) for n, answer in zip(number_b, answers)]
+        rewards = [
+            questions.judge(int(question), answer) for question, answer in zip(question_b, answers)
+        ]
         chats = as_chats(prompts, answers)
         tokens = torch.tensor(sum(len(chat.ids) for chat in chats))
         return AnswerBatch(
@@ -178,7 +192,7 @@ class GrpoObjective:
 
     def loss(self, piece: AnswerBatch) -> Loss:
         """Compute a piece's share of the loss, and its metrics: the mean reward, the share of
-        groups that teach something, the length of answers, the share of them that ended by
+        groups with unequal advantages, the length of answers, the share of them that ended by
         themselves, the distance from the reference"""
         cfg = self.cfg
         device = self.model.tok.weight.device
@@ -190,12 +204,6 @@ class GrpoObjective:
         # of the answers, so these are also the sampler's log-probabilities
         sampler_logprobs_bt = logprobs_bt.detach()
         reference_logprobs_bt = self._reference_logprobs(batch)
-        metrics = self._metrics(piece)
-        if reference_logprobs_bt is not None:
-            # the plain estimator of the KL divergence (k1): how much likelier an answer has become,
-            # in nats; a mean of few answers may be below 0. Both are 0 outside the answers
-            distance_bt = sampler_logprobs_bt - reference_logprobs_bt
-            metrics["kl"] = distance_bt.sum() / piece.step_answers
         # the penalty `reward` is taken from the rewards, here; `k3` and `k3_ratio` are in the loss
         if cfg.penalty == "reward":
             rewards_b = kl_penalized_rewards(
@@ -210,6 +218,12 @@ class GrpoObjective:
             reference_logprobs_bt,
             cfg.beta,
         )
+        metrics = self._metrics(piece, advantages_b)
+        if reference_logprobs_bt is not None:
+            # the plain estimator of the KL divergence (k1): how much likelier an answer has become,
+            # in nats; a mean of few answers may be below 0. Both are 0 outside the answers
+            distance_bt = sampler_logprobs_bt - reference_logprobs_bt
+            metrics["kl"] = distance_bt.sum() / piece.step_answers
         return Loss(total / piece.step_answers, metrics)
 
     @torch.no_grad()
@@ -219,11 +233,14 @@ class GrpoObjective:
             return None
         return answer_logprobs(self.reference, batch, temperature=self.cfg.temperature)
 
-    def _metrics(self, piece: AnswerBatch) -> dict[str, Tensor | float]:
-        "Measure the answers of a piece, as shares of the step"
-        rewards_ng = piece.rewards_b.view(-1, piece.group)
-        # compared, not by their deviation: that of equal rewards may be above 0 by rounding
-        is_unequal_n = (rewards_ng != rewards_ng[:, :1]).any(1)
+    def _metrics(
+        self, piece: AnswerBatch, advantages_b: Tensor | None = None
+    ) -> dict[str, Tensor | float]:
+        "Measure the answers of a piece, as shares of the step; no advantages: those of the rewards"
+        scores_b = piece.rewards_b if advantages_b is None else advantages_b
+        scores_ng = scores_b.view(-1, piece.group)  # a group teaches where they differ
+        # compared, not by their deviation: that of equal ones may be above 0 by rounding
+        is_unequal_n = (scores_ng != scores_ng[:, :1]).any(1)
         answered = sum(int(chat.learned.sum()) for chat in piece.chats)
         ended = sum(int(chat.ids[-1] == self.end_id) for chat in piece.chats)
         sums = dict(
