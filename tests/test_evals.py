@@ -510,11 +510,11 @@ def call(*words):
 def test_what_is_asked_is_said_and_what_takes_long_shows_how_far_it_is(
     run, files, monkeypatch, capsys
 ):
-    monkeypatch.setattr("gpub.evals.evaluate._SHOWN_FROM", -1)
+    monkeypatch.setattr("gpub.evals.evaluate._FEW_ANSWERS", 0)
     tasks = ("arc_easy", "lambada")
     evaluate_run(run, EvalOptions(tasks=tasks, limit=6, folder=files, device="cpu", check=0))
     out = capsys.readouterr().out
-    assert re.search(r"asking 12 questions of arc_easy, lambada, .*: about \d+:\d\d\n", out)
+    assert re.search(r"asking 12 questions of arc_easy, lambada, .* context of another\n", out)
     assert out.index("arc_easy (1 of 2)  ") < out.index("lambada (2 of 2)  ")
     assert re.search(r"lambada \(2 of 2\)  \d+:\d\d done, 0:00 left\n", out), "all was counted"
 
@@ -679,7 +679,7 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path)
 
 
 def test_a_bar_goes_with_the_task_that_fails(run, files, monkeypatch):
-    monkeypatch.setattr("gpub.evals.evaluate._SHOWN_FROM", -1)
+    monkeypatch.setattr("gpub.evals.evaluate._FEW_ANSWERS", 0)
     asked = []
 
     def broken(lm, *rest):

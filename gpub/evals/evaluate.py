@@ -11,7 +11,6 @@ __all__ = ['ReportCard', 'ReferenceText', 'EvaluatedRun', 'open_for_evaluation',
 # answers to a few questions. Then come scores, programs, bits per byte: hours for a large model, so
 # the `ReportCard` is handed to `store` after each, and one that was stored is gone on with.
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ from .tasks import SUBSET_SEED, TASKS, Item, examples_of, task_files
 from .training_text import contamination, corpus_of, held_out, training_texts
 from ..model.gpt import Decoder, count_params
 from ..report.watch import Work, show_work
-from ..progress import short_duration
 from ..share.hub import ModelIdentity, model_identity, open_run, run_name
 
 # %% ../../nbs/lib/evals/evaluate.ipynb #162634a2
@@ -78,11 +76,6 @@ class ReferenceText:
     name: Literal["the training text", "the questions"]
     documents: list[str]
     token_counts: np.ndarray  # of the vocabulary: the unigram control guesses by them
-
-    @property
-    def tokens_per_character(self) -> float:
-        "How many tokens a character of such text is, on average"
-        return self.token_counts.sum() / sum(map(len, self.documents))
 
 
 @dataclass(frozen=True)
@@ -139,21 +132,6 @@ class EvaluatedRun:
             f"on the same {losses['tokens']:,} tokens of {source}"
         )
         return losses
-
-    def tokens_of(
-        self,
-        questions: dict[str, list[Item]],  # the items of each task
-    ) -> float:
-        "Estimate the tokens of questions, each asked twice, by their characters"
-        tokens_per_character = self.reference.tokens_per_character
-        window = self.model.cfg.context_length
-        tokens = 0.0
-        for item in chain.from_iterable(questions.values()):
-            characters = len(item.context) + sum(map(len, item.choices))
-            read = tokens_per_character * characters
-            # with all its answers in one pass, or with each in a pass of its own
-            tokens += read if read <= window else window * len(item.choices)
-        return 2 * tokens
 
     def score_task(
         self,
@@ -248,7 +226,7 @@ def _source_of_shots(
     return f"{source} and its like" if len(files) > 1 else source
 
 # %% ../../nbs/lib/evals/evaluate.ipynb #162634a3
-_SHOWN_FROM = 5  # seconds: what is over sooner needs no bar
+_FEW_ANSWERS = 200  # up to so many are over before a bar is worth drawing
 
 
 def evaluate_run(
@@ -273,10 +251,7 @@ def evaluate_run(
     question_texts += [program["prompt"] for program in programs]
     evaluated = open_for_evaluation(run, options, question_texts, log)
     # 3) before any score: the loss through lm-eval is training's, and the exported model agrees
-    began = time.monotonic()
     card = evaluated.begin_card(log)
-    # it read its tokens twice
-    seconds_per_token = (time.monotonic() - began) / card["calibration"]["tokens"] / 2
     if stored is not None:
         _take_over(card, stored, options, log)
     unchecked = {
@@ -290,9 +265,7 @@ def evaluate_run(
     # 4) the answers
     unasked = {task: items for task, items in questions.items() if task not in card["tasks"]}
     if unasked:
-        seconds = seconds_per_token * evaluated.tokens_of(unasked)
-        _log_forecast(unasked, seconds, log)
-        _score_tasks(evaluated, unasked, seconds > _SHOWN_FROM, card, store)
+        _score_tasks(evaluated, unasked, card, log, store)
     if programs and "humaneval" not in card:
         score = run_programs(evaluated.model, evaluated.tok, programs, unsafe=options.unsafe)
         card["humaneval"] = ProgramScore(**score, files=options.checksum("humaneval"))
@@ -304,29 +277,22 @@ def evaluate_run(
     return card
 
 
-def _log_forecast(
-    questions: dict[str, list[Item]], seconds: float, log: Callable[[str], None]
-) -> None:
-    "Say what will be asked, and about how long that takes"
-    count = sum(map(len, questions.values()))
-    log(
-        f"asking {count:,} questions of {', '.join(questions)}, and each once more with the "
-        f"context of another: about {short_duration(seconds)}"
-        + ("; --limit 100 asks 100 of each" if seconds > 60 else "")
-    )
-
-
 def _score_tasks(
     evaluated: EvaluatedRun,
     questions: dict[str, list[Item]],
-    shown: bool,
     card: ReportCard,
+    log: Callable[[str], None],
     store: Callable[[ReportCard], object],
 ) -> None:
-    "Ask questions, and add the score of each task to a card; `shown`: with a bar"
+    "Ask questions, and add the score of each task to a card"
+    count = sum(map(len, questions.values()))
+    log(
+        f"asking {count:,} questions of {', '.join(questions)}, and each once more with the "
+        "context of another" + ("; --limit 100 asks 100 of each" if count > 1000 else "")
+    )
     answers = sum(len(item.choices) for item in chain.from_iterable(questions.values()))
-    work = Work(total=2 * answers)  # each once more with the context of another question
-    with show_work(work) if shown else nullcontext() as advance:
+    work = Work(total=2 * answers)
+    with show_work(work) if work.total > _FEW_ANSWERS else nullcontext() as advance:
         evaluated.lm.advance = advance
         try:
             for number, (task, items) in enumerate(questions.items(), 1):

@@ -181,11 +181,6 @@ class RunningRequest:
         "The tokens of each text so far, without its prompt"
         return [text.new_ids for text in self.texts]
 
-    @property
-    def done(self) -> bool:
-        "Tell whether all texts have ended"
-        return all(text.done for text in self.texts)
-
     def draw(
         self,
         logits_bv: torch.Tensor,  # from the window's `read`
@@ -197,7 +192,12 @@ class RunningRequest:
         # scores are looked at before a tool's words take the place of what was drawn; a text that
         # has ended is read on beside the others, and nobody looks at what comes after
         if NO_TOKEN in ids:
-            self._refuse_broken(ids)
+            for i, text in zip(ids, self.texts):
+                if i == NO_TOKEN and not text.done:
+                    number = len(text.new_ids) + 1
+                    raise GpubError(
+                        f"the scores for token {number} are NaN or infinite: {self._broken_part()}"
+                    )
             token_b1 = token_b1.clamp(min=0)
             ids = token_b1.flatten().tolist()
         if any(text.reply for text in self.texts):
@@ -216,15 +216,6 @@ class RunningRequest:
             allowed_v = self.request.grammar.allowed_v.to(logits_bv.device)
             logits_bv = logits_bv.masked_fill(~allowed_v, -torch.inf)
         return choose_tokens(logits_bv, self.request.sampling, next(self.draws), self.seen_bv)
-
-    def _refuse_broken(self, ids: list[int]) -> None:
-        "Raise `GpubError` for a text that goes on and has no next token"
-        for text, i in zip(self.texts, ids):
-            if i == NO_TOKEN and not text.done:
-                raise GpubError(
-                    f"the scores for token {len(text.new_ids) + 1} are NaN or infinite: "
-                    f"{self._broken_part()}"
-                )
 
     def _broken_part(self) -> str:
         "Name the weights, or else the layers of the KV cache, with NaN or infinity"
@@ -323,7 +314,7 @@ class DecodeEngine:
         self.requests = [
             running
             for running, tokens in written
-            if not isinstance(tokens, GpubError) and not running.done
+            if not isinstance(tokens, GpubError) and not all(text.done for text in running.texts)
         ]
         return written
 

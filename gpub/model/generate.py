@@ -13,12 +13,12 @@ __all__ = ['generate_batch', 'stream_ids', 'generate_ids', 'TextCodec', 'stop_id
 
 import codecs
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Protocol, Unpack
+from typing import Any, Protocol
 from ..core import GpubError
 from .engine import DecodeEngine
 from .gpt import Decoder
 from .requests import GenerationRequest, Tool, plain_request
-from .sampling import SamplingConfig, SamplingSettings
+from .sampling import SamplingConfig
 
 # %% ../../nbs/lib/model/generate.ipynb #201668f2
 def generate_batch(
@@ -83,7 +83,7 @@ def generate_ids(
     prompt: Sequence[int],  # ids
     n: int = SamplingConfig.n,  # tokens to add, at most
     stop: Collection[int] = (),  # ids that end the text; the one that does is its last token
-    **settings: Unpack[SamplingSettings],  # temperature, top_k, top_p, min_p, seed, ...
+    **settings: Any,  # others of `SamplingConfig`: temperature, top_k, top_p, min_p, seed, ...
 ) -> list[int]:  # the prompt and its continuation
     "Continue one text; raises as `generate_batch`, and for a setting outside its range"
     sampling = SamplingConfig.from_dict(dict(n=n, **settings))
@@ -150,7 +150,7 @@ def generate(
     prompt: str,  # how the text begins
     n: int = SamplingConfig.n,  # tokens to add, at most
     stop: str | Sequence[str] = (),  # texts of one token each that end it, such as '\n'
-    **settings: Unpack[SamplingSettings],  # temperature, top_k, top_p, min_p, seed, ...
+    **settings: Any,  # others of `SamplingConfig`: temperature, top_k, top_p, min_p, seed, ...
 ) -> str:  # the prompt and its continuation
     """Continue a text; the stop that ends it is part of it. Raises as `generate_ids`, and for a
     character the vocabulary lacks"""
@@ -163,7 +163,7 @@ def generate_texts(
     prompts: Sequence[str],  # how each begins
     n: int = SamplingConfig.n,  # tokens to add to each, at most
     stop: str | Sequence[str] = (),  # texts of one token each that end one
-    **settings: Unpack[SamplingSettings],  # prompt i has the seed `seed + i`
+    **settings: Any,  # others of `SamplingConfig`; prompt i has the seed `seed + i`
 ) -> list[str]:  # the prompts and their continuations
     "Continue several texts at once; raises as `generate`"
     if isinstance(prompts, str):
@@ -180,7 +180,7 @@ def stream_text(
     prompt: str,  # how the text begins
     n: int = SamplingConfig.n,  # tokens to add, at most
     stop: str | Sequence[str] = (),  # texts of one token each that end it
-    **settings: Unpack[SamplingSettings],  # temperature, top_k, top_p, min_p, seed, ...
+    **settings: Any,  # others of `SamplingConfig`: temperature, top_k, top_p, min_p, seed, ...
 ) -> Iterator[str]:  # pieces of the new text, as they come
     "Continue a text piece by piece; raises as `generate`, before the first piece is asked for"
     sampling = SamplingConfig.from_dict(dict(n=n, **settings))
