@@ -162,12 +162,11 @@ def test_1b_is_exact():
         model = Llama(BURN_1B)
     assert (
         count_params(model)
+        == count_params(BURN_1B)
         == sum(llama_table(BURN_1B).values())
         == parameter_anatomy(BURN_1B).params
         == 1_038_692_352
     )
-    with pytest.raises(GpubError, match="not a LlamaConfig: .*parameter_anatomy"):
-        count_params(BURN_1B)
     assert (
         not any(k.startswith("rope") for k in model.state_dict())
         and SHAPES["burn-1b"].config == BURN_1B == config_of("burn-1b")
