@@ -33,7 +33,7 @@ AttentionFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.T
 
 def mark_exact(
     attention: AttentionFunction,  # up to rounding `causal_attention`
-) -> AttentionFunction:  # the same
+) -> AttentionFunction:  # the function itself
     "Mark a function as exact: a context, such as a KV cache, may compute in its place"
     attention.is_exact = True
     return attention

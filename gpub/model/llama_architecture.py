@@ -23,7 +23,7 @@ from gpub.model.architecture import (
     Shape,
 )
 from .grow import grown_config
-from .llama import Llama, LlamaConfig
+from .llama import Llama, LlamaConfig, llama_table
 from .rope_scaling import RopeScaling
 
 # %% ../../nbs/lib/model/llama_architecture.ipynb #e7b41259
@@ -86,7 +86,7 @@ def llama_anatomy(
         *_saved_by_experts(cfg),
         Saved("down", c, ONLY_SELECTIVE),
     )
-    parts = cfg.param_table()
+    parts = llama_table(cfg)
     return Anatomy(
         params=sum(parts.values()),
         blocks=sum(n for part, n in parts.items() if part.startswith(("attn", "ffn"))),
