@@ -10,7 +10,7 @@ __all__ = ['GrpoConfig', 'Questions', 'AnswerBatch', 'GrpoObjective', 'measure_s
 # than the others of their group become more likely. Each answer is learned from once, by the
 # weights that wrote it: so there is no ratio between old and new, and nothing to clip. That is RLOO
 # (arXiv:2402.14740) with the sum of Dr. GRPO (arXiv:2503.20783); the clipped loss of the first GRPO
-# (DeepSeekMath, arXiv:2402.03300) is `ClippedObjective`, in `tune.on_policy`.
+# (DeepSeekMath, arXiv:2402.03300) is `ClippedObjective`, in a module of its own.
 #
 # In this file the end of a name tells its axes: n questions, g answers to each, b answers to all,
 # t tokens.
