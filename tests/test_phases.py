@@ -371,8 +371,8 @@ def test_a_phase_that_changes_checkpointing_keeps_its_micro_batch(text, tmp_path
         seen[phase.name] = run.learner.micro_batcher.cut
 
     walk(TOY, tmp_path / "run", text, until="grind", each=shrink_once)
-    assert seen["proof"] == dict(mode="full", micro=2)
-    assert seen["grind"] == dict(mode="off", micro=2)
+    assert seen["proof"] == Cut(mode="full", micro=2)
+    assert seen["grind"] == Cut(mode="off", micro=2)
 
 
 @pytest.mark.parametrize("lost", ["never written", "gone later"])
