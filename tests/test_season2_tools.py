@@ -254,6 +254,9 @@ def test_the_receipt_of_the_planted_faults_is_whole():
     receipt = read_json(planted_faults.RECEIPT, "examined")
     assert faults_of_rehearsal(receipt) == []
     assert receipt["questions"] == Rehearsal().questions and len(receipt["batch_losses"]) == 50
+    answers = receipt["answers"]
+    assert [*answers] == planted_names()
+    assert {len(nats) for nats in answers.values()} == {4 * Rehearsal().filed}
     for name, change in dict(
         nothing=dict(gate=0.0), **{"a token added": dict(nats_apart=0)}
     ).items():

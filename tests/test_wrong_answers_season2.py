@@ -245,60 +245,59 @@ WRONG = {
             def dear(tokens, usd):
                 return Gate(metric="tok_s", least=usd / tokens * 1e9, when="always", after=20)""",
     },
-    "by_bytes": {
-        "the largest sum": """
-            def by_bytes(lls, choices):
-                return lls.index(max(lls))""",
-        "per character": """
-            def by_bytes(lls, choices):
-                each = [ll / len(c) for ll, c in zip(lls, choices)]
-                return each.index(max(each))""",
-        "the smallest quotient": """
-            def by_bytes(lls, choices):
-                each = [ll / len(c.encode()) for ll, c in zip(lls, choices)]
-                return each.index(min(each))""",
-        "the longest": """
-            def by_bytes(lls, choices):
-                return max(range(len(choices)), key=lambda i: len(choices[i].encode()))""",
-        "in UTF-16": """
-            def by_bytes(lls, choices):
-                each = [ll / len(c.encode("utf-16-le")) for ll, c in zip(lls, choices)]
-                return each.index(max(each))""",
+    "paired_range": {
+        "two separate errors": """
+            def paired_range(first, second):
+                one, error = mean_with_error(first)
+                two, other = mean_with_error(second)
+                both = 1.96 * (error**2 + other**2) ** 0.5
+                return two - one - both, two - one + both""",
+        "first minus second": """
+            def paired_range(first, second):
+                mean, error = mean_with_error(np.subtract(first, second))
+                return mean - 1.96 * error, mean + 1.96 * error""",
+        "one error instead of two": """
+            def paired_range(first, second):
+                mean, error = mean_with_error(np.subtract(second, first))
+                return mean - error, mean + error""",
+        "only the questions on which they differ": """
+            def paired_range(first, second):
+                gained = np.subtract(second, first)
+                mean, error = mean_with_error(gained[gained != 0])
+                return mean - 1.96 * error, mean + 1.96 * error""",
     },
-    "reliability": {
-        "empty bins kept": """
-            def reliability(lls, right, bins=5):
-                p = [np.exp(np.array(l) - np.logaddexp.reduce(l)) for l in lls]
-                sure = np.array([x.max() for x in p])
-                hit = np.array([x.argmax() == r for x, r in zip(p, right)])
-                at = np.minimum((sure * bins).astype(int), bins - 1)
-                return [
-                    (float(sure[at == b].sum()), float(hit[at == b].sum()), int((at == b).sum()))
-                    for b in range(bins)
-                ]""",
-        "a sure answer falls out": """
-            def reliability(lls, right, bins=5):
-                p = [np.exp(np.array(l) - np.logaddexp.reduce(l)) for l in lls]
-                sure = np.array([x.max() for x in p])
-                hit = np.array([x.argmax() == r for x, r in zip(p, right)])
-                at = (sure * bins).astype(int)
-                return [
-                    (float(sure[at == b].mean()), float(hit[at == b].mean()), int((at == b).sum()))
-                    for b in range(bins) if (at == b).any()
-                ]""",
-        "one bin for all": """
-            def reliability(lls, right, bins=5):
-                p = [np.exp(np.array(l) - np.logaddexp.reduce(l)) for l in lls]
-                sure = np.array([x.max() for x in p])
-                hit = np.array([x.argmax() == r for x, r in zip(p, right)])
-                return [(float(sure.mean()), float(hit.mean()), len(lls))]""",
-        "not scaled": """
-            def reliability(lls, right, bins=5):
-                out = {}
-                for l, r in zip(lls, right):
-                    best = max(l)
-                    out.setdefault(best, []).append(l.index(best) == r)
-                return [(math.exp(k), sum(v) / len(v), len(v)) for k, v in sorted(out.items())]""",
+    "name_the_fault": {
+        "by the size of the differences alone": """
+            def name_the_fault(sound, broken, off_training, more_bits):
+                size = np.abs(np.subtract(broken, sound)).mean()
+                names = ("targets shifted", "asked as a chat", "rotary layout", "a token added")
+                limits = (1.7, 1.81, 5, math.inf)
+                if size < 0.01:
+                    return "nothing"
+                return next(name for name, limit in zip(names, limits) if size < limit)""",
+        "the loss alone": """
+            def name_the_fault(sound, broken, off_training, more_bits):
+                if off_training < 1e-3:
+                    return "nothing"
+                return ("targets shifted", "rotary layout")[bool(more_bits > 0.01)]""",
+        "without the bits": """
+            def name_the_fault(sound, broken, off_training, more_bits):
+                differences = np.subtract(broken, sound)
+                if np.abs(differences).mean() < 0.01:
+                    return "nothing"
+                if off_training > 1e-3:
+                    return ("targets shifted", "rotary layout")[bool(off_training > 0.03)]
+                return ("asked as a chat", "a token added")[bool(differences.mean() < -4)]""",
+        "any bit more is the weights": """
+            def name_the_fault(sound, broken, off_training, more_bits):
+                differences = np.subtract(broken, sound)
+                if np.abs(differences).mean() < 0.01:
+                    return "nothing"
+                if more_bits > 1e-4:
+                    return "rotary layout"
+                if off_training > 1e-3:
+                    return "targets shifted"
+                return ("asked as a chat", "a token added")[bool(differences.mean() < -4)]""",
     },
     "best_of": {
         "chance": "def best_of(k, n, rounds=4000, seed=0):\n    return 0.25",

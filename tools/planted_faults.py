@@ -54,6 +54,7 @@ class Rehearsal:
     context: int = 220  # characters of a question, at least
     answer: int = 40  # of a continuation, at least
     gate: int = 32  # windows for the loss through the harness
+    filed: int = 10  # questions whose answers are filed with their nats
     seed: int = 0
 
 
@@ -182,6 +183,11 @@ def likelihoods_of(export: Export, asked: Sequence[Item]) -> list:
     return ask_lm_eval(lm, {"web": ([export.put(item) for item in asked], "choice")})["web"]
 
 
+def nats_of(export: Export, asked: Sequence[Item]) -> list[float]:
+    "What an export gives every answer to these questions, one after the other"
+    return [round(nats, 3) for pairs in likelihoods_of(export, asked) for nats, _ in pairs]
+
+
 def gate_of(export: Export, ids: np.ndarray) -> float:
     "Nats a token through the harness, as Idea 2 measures them"
     lm = export.wrap(adapter(export.model, export.tokenizer))
@@ -251,6 +257,7 @@ def rehearse_faults(
         examined={
             name: examine(export, asked, sound, gate, unseen) for name, export in faults.items()
         },
+        answers={name: nats_of(export, asked[: setup.filed]) for name, export in faults.items()},
         cpu=round(time.process_time() - began, 1),
         machine=machine("cpu"),
     )
