@@ -883,6 +883,42 @@ def spread(old, new):
     return list(range(new - old, new))
 """,
     ],
+    ("08_growing", "more_units"): [
+        # two silent factors: dead for ever
+        """
+def more_units(gate, up, down, new):
+    d = gate.shape[1]
+    gate = torch.cat([gate, torch.randn(new, d)])
+    up = torch.cat([up, torch.zeros(new, d)])
+    return gate, up, torch.cat([down, torch.zeros(d, new)], dim=1)
+""",
+        # none is silent
+        """
+def more_units(gate, up, down, new):
+    d = gate.shape[1]
+    gate = torch.cat([gate, torch.randn(new, d)])
+    up = torch.cat([up, torch.randn(new, d)])
+    return gate, up, torch.cat([down, torch.randn(d, new)], dim=1)
+""",
+        # one unit twice
+        """
+def more_units(gate, up, down, new):
+    d = gate.shape[1]
+    gate = torch.cat([gate, torch.ones(new, d)])
+    up = torch.cat([up, torch.ones(new, d)])
+    return gate, up, torch.cat([down, torch.zeros(d, new)], dim=1)
+""",
+        # the old ones again, at half their weight
+        """
+def more_units(gate, up, down, new):
+    gate = torch.cat([gate, gate[:new]])
+    up = torch.cat([up, up[:new]])
+    down = torch.cat([down, down[:, :new]], dim=1).clone()
+    down[:, :new] /= 2
+    down[:, -new:] /= 2
+    return gate, up, down
+""",
+    ],
     ("07_forensics", "copied_above_control"): [
         # no control
         """

@@ -1,4 +1,4 @@
-"Season 3, chapter 8: a layer with more units than before"
+"Season 3, chapter 8: a layer with more units than before, a norm over more channels"
 
 from .style import Drawing
 
@@ -29,4 +29,34 @@ def grown_layer():
     return d
 
 
-PICTURES = (grown_layer,)
+def wider_norm():
+    d = Drawing(
+        "A norm over more channels",
+        "Two channels with the values 3 and 4, and the same with two new channels that hold 0. "
+        "The mean square falls from 12.5 to 6.25, so the norm would give larger numbers. A gain "
+        "that is smaller by the root of one half brings back the old ones.",
+        width=400,
+        height=352,
+    )
+    for left, values, kinds in (
+        (30, ("3", "4"), ("module", "module")),
+        (212, ("3", "4", "0", "0"), ("module", "module", "quiet", "quiet")),
+    ):
+        for n, (value, kind) in enumerate(zip(values, kinds, strict=True)):
+            d.box(left + 40 * n, 34, 36, 40, value, kind=kind)
+    d.text(30, 24, "two channels", "note", "start")
+    d.text(212, 24, "the same, and two new ones", "note", "start")
+    narrow = d.box(16, 108, 120, 54, "25 / 2 = 12.5", "mean square", kind="thing")
+    wide = d.box(222, 108, 136, 54, "25 / 4 = 6.25", "mean square", kind="thing")
+    old = d.box(16, 196, 120, 54, "0.85, 1.13", "over the root", kind="good")
+    large = d.box(222, 196, 136, 54, "1.2, 1.6", "over the root", kind="warm")
+    again = d.box(222, 284, 136, 54, "0.85, 1.13", "times root of 2 / 4", kind="good")
+    d.arrow((76, 74), narrow.top)
+    d.arrow((290, 74), wide.top)
+    d.arrow(narrow.bottom, old.top)
+    d.arrow(wide.bottom, large.top)
+    d.arrow(large.bottom, again.top)
+    return d
+
+
+PICTURES = (grown_layer, wider_norm)
