@@ -2,6 +2,7 @@
 the split, a judge that is not fooled, and a plan that walks."""
 
 import datetime
+import hashlib
 import random
 import re
 from collections import Counter
@@ -658,6 +659,14 @@ def test_conversations_are_written_with_marks_and_results_are_not_learned():
             assert f"\ue008{result}\ue009" in unlearned
             called += 1
     assert called > 100
+
+
+def test_the_lessons_are_the_ones_that_the_kept_model_learned():
+    "Not a byte of them has changed since: whoever changes one walks the plan again"
+    talks = draw_conversations(4000, 0)
+    lines = [f"{t.skill}\t{t.content}\t{t.question}\t{t.answer}\n" for talk in talks for t in talk]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert digest == "7c5a9e79ffebf16f874e5a69b8feb031d9b25dbd24ca7ae83e04812f11ebbfc3"
 
 
 def test_the_text_that_is_read_first_has_every_mark():
