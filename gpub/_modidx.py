@@ -4282,6 +4282,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                     'gpub.share.weights.write_tokenizer': ( 'lib/share/weights.html#write_tokenizer',
                                                                             'gpub/share/weights.py')},
             'gpub.table': { 'gpub.table.Table': ('lib/table.html#table', 'gpub/table.py'),
+                            'gpub.table.Table.__post_init__': ('lib/table.html#table.__post_init__', 'gpub/table.py'),
                             'gpub.table.Table.__repr__': ('lib/table.html#table.__repr__', 'gpub/table.py'),
                             'gpub.table.Table._line': ('lib/table.html#table._line', 'gpub/table.py'),
                             'gpub.table.Table._side': ('lib/table.html#table._side', 'gpub/table.py'),

@@ -7,7 +7,7 @@ __all__ = ['Table']
 
 # %% ../nbs/lib/table.ipynb #ec524cee
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .core import visible_text
@@ -18,10 +18,13 @@ class Table:
     "Rows that a notebook shows as a table, a terminal as columns, and a file as Markdown"
 
     head: Sequence  # names of the columns; empty: none are shown
-    rows: Sequence  # of cells, strings and numbers; a row with fewer cells ends in a remark
+    rows: Iterable[Sequence]  # strings and numbers; a row with fewer cells ends in a remark
     title: str = ""  # a line above
     align: str = "l"  # a letter for each column, l or r; the last one holds for all that follow
     widths: Sequence[int] = ()  # least characters of each column; default: as many as it needs
+
+    def __post_init__(self):
+        self.rows = [*self.rows]  # shown more than once, so no iterator that is used up
 
     def cells(self) -> list[list[str]]:  # row by row
         "Return the rows as strings without line breaks, and nothing that a terminal obeys"

@@ -650,7 +650,7 @@ def test_results_are_those_of_the_files_and_of_as_many_checks(run, files, tmp_pa
     assert "read from" in call(*words, "--data", other, "--check", 3)
 
 
-def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path):
+def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path, monkeypatch):
     file = tmp_path / "r.json"
     words = [run, "--limit", 5, "--data", files, "--json", file]
     call(*words, "--tasks", "hellaswag", "--check", 2)
@@ -669,6 +669,11 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path)
     assert json.loads(file.read_text())["agreement"] == {}
     # what other versions have computed is said to be left out
     file.write_text(json.dumps(dict(both, versions=dict(both["versions"], torch="1.0"))))
+    older = file.read_text()
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(evaluation, "score_items", lambda *a: (_ for _ in ()).throw(MemoryError()))
+        call(*words, "--tasks", "arc_easy", "--check", 0)
+    assert file.read_text() == older  # it stays until there is a new score
     said = call(*words, "--tasks", "arc_easy", "--check", 0)
     assert "hellaswag, lambada left out" in said
     assert [*json.loads(file.read_text())["tasks"]] == ["arc_easy"]

@@ -120,3 +120,9 @@ def test_metrics_of_no_checkout(root, tmp_path):
     command = [sys.executable, root / "tools/metrics.py", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and "has no folder gpub" in done.stderr
+
+
+def test_rows_that_come_one_by_one_are_shown_as_often_as_asked():
+    "A notebook asks for plain text first, and then for Markdown"
+    table = Table(["n", "square"], map(lambda n: [n, n * n], range(3)))
+    assert "4" in repr(table) and "| 2 | 4 |" in table.markdown()

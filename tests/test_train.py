@@ -574,10 +574,10 @@ class Pair(World):
 
     rank: int = 0
     size: int = 2
-    other: int = 0
+    behind: int = 0  # steps of the other since its last good one
 
     def max(self, t):
-        return torch.maximum(t, torch.tensor(-self.other))
+        return torch.maximum(t, torch.tensor(self.behind))
 
     def mean(self, t):
         return t
@@ -586,8 +586,8 @@ class Pair(World):
 @pytest.mark.parametrize("mine, others", [(4, 6), (6, 4), (9, 4), (4, 9)])
 def test_the_first_bad_step_is_the_first_of_all_processes(mine, others):
     with pytest.raises(Diverged, match="at step 5"):
-        step_of(9, mine, world=Pair(other=others)).row()
-    assert step_of(4, 4, world=Pair(other=4)).row()["step"] == 4
+        step_of(9, mine, world=Pair(behind=9 - others)).row()
+    assert step_of(4, 4, world=Pair(behind=0)).row()["step"] == 4
 
 
 def test_a_step_that_fp16_skipped_is_a_row_of_json():

@@ -261,11 +261,12 @@ def evaluate_run(
     }
     if unchecked:
         card["agreement"] = card.get("agreement", {}) | evaluated.compare_export(unchecked, log)
-    store(card)
-    # 4) the answers
+    # 4) the answers; what was stored before stays on the disk until there is a new score
     unasked = {task: items for task, items in questions.items() if task not in card["tasks"]}
     if unasked:
         _score_tasks(evaluated, unasked, card, log, store)
+    else:
+        store(card)
     if programs and "humaneval" not in card:
         score = run_programs(evaluated.model, evaluated.tok, programs, unsafe=options.unsafe)
         card["humaneval"] = ProgramScore(**score, files=options.checksum("humaneval"))

@@ -121,11 +121,11 @@ class TrainStep:
     def row(self) -> dict[str, int | float | None]:  # for the log
         """Return the step as plain numbers, None for the gradient norm where fp16 skipped the step;
         raises `Diverged` if any step so far was not finite. Every process must call it"""
-        # the smallest of all processes
-        last_good_step = -int(self.world.max(-self.last_good_step))
-        if last_good_step < self.n:
+        # steps since the last good one, the most of all processes
+        behind = int(self.world.max(self.n - self.last_good_step))
+        if behind:
             raise Diverged(
-                f"the loss or its gradient is not a number at step {last_good_step + 1}: "
+                f"the loss or its gradient is not a number at step {self.n - behind + 1}: "
                 "stopped; start again in another folder with a lower learning rate"
             )
         shares = dict(loss=self.loss) | self.metrics
