@@ -119,7 +119,7 @@ def test_what_torchtitan_cannot_take_over_is_refused(shards, tmp_path):
             run_of("burn-toy", tmp_path / "text", text, few), tmp_path / "out", torchtitan=True
         )
     experts = run_of("burn-toy", tmp_path / "experts", shards, few | dict(n_experts=2))
-    with pytest.raises(GpubError, match="Llama 3 has no expert"):
+    with pytest.raises(GpubError, match="Llama 3 has no n_expert"):
         export_run(experts, tmp_path / "out", torchtitan=True)
     assert not (tmp_path / "out").exists()
 

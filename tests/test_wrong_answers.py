@@ -808,6 +808,30 @@ def tournament(first, second, judge, seed):
     return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
 """,
     ],
+    ("06_talk", "asked_twice"): [
+        # forgets to turn the second verdict round
+        """
+def asked_twice(forth, back):
+    wins = sum(x == y == 1 for x, y in zip(forth, back))
+    losses = sum(x == y == -1 for x, y in zip(forth, back))
+    return wins, losses, sum(x == -y != 0 for x, y in zip(forth, back)) / len(forth)
+""",
+        # a win in one order counts
+        """
+def asked_twice(forth, back):
+    pairs = [(x, -y) for x, y in zip(forth, back)]
+    wins = sum(1 in pair for pair in pairs)
+    losses = sum(-1 in pair for pair in pairs)
+    return wins, losses, sum(x == -y != 0 for x, y in pairs) / len(forth)
+""",
+        # two ties are taken for the same place
+        """
+def asked_twice(forth, back):
+    wins = sum(x == 1 and y == -1 for x, y in zip(forth, back))
+    losses = sum(x == -1 and y == 1 for x, y in zip(forth, back))
+    return wins, losses, sum(x == y for x, y in zip(forth, back)) / len(forth)
+""",
+    ],
     ("07_forensics", "meetings"): [
         """
 def meetings(n, copies, windows):

@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "nbs/season2/01_from_134m_to_1b.ipynb"
 RECEIPT = ROOT / "data/llama_parts.json"
 CELLS = ("e718867b",)  # of the page: they define `AfterSteps`
+STEPS = ("GPT-2", "RMSNorm, no biases", "RoPE", "SwiGLU", "GQA")  # as the page names them
 WINDOW = 128
 ROWS = 16  # windows of a step
 PEAK = 8e-3  # of the learning rate, as on the page
@@ -56,7 +57,7 @@ def page_models() -> SimpleNamespace:
     names |= dict(GroupedAttention=GroupedAttention, Rope=Rope, SwiGLU=SwiGLU)
     for cell in CELLS:
         exec(sources[cell], names)
-    return SimpleNamespace(AfterSteps=names["AfterSteps"], STEPS=names["STEPS"])
+    return SimpleNamespace(AfterSteps=names["AfterSteps"], STEPS=STEPS)
 
 
 def tiny_config(vocab_size: int) -> LlamaConfig:

@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -120,12 +119,9 @@ def draw_text(
     tok: object,  # the run's tokenizer
     prompt: str,  # how the text begins
 ) -> str:
-    """Write the prompt and 160 tokens, always with the same seed: as `gpub sample` would now, as
-    far as they fit into the window; then half of it is forgotten at once, where `gpub sample`
-    forgets one token and reads all others again"""
+    "Write the prompt and 160 tokens, as `gpub sample` would now, always with the same seed"
     ids = tok.encode(prompt)
-    sampling = replace(SAMPLING, slide=max(1, model.cfg.context_length // 2))
-    return tok.decode(generate_batch(model, [ids], sampling)[0])
+    return tok.decode(generate_batch(model, [ids], SAMPLING)[0])
 
 
 def evaluate_together(
