@@ -1,10 +1,10 @@
 """A grown model beside its rivals, with three seeds, on lines of sums and on plays: the large shape
 from scratch at equal steps and at equal cost, and the small model that reads on at equal cost. And
 on plays alone: a model that grows in depth, with zeros and with copies; the large shape from
-scratch at other rates; a small model that grows late. Filed as data/growing.json.
+scratch at other rates. Filed as data/growing.json.
 
-python tools/growing.py                              about 15 minutes of one quiet core
-python tools/growing.py copies|read_on|rates|late    some of the later parts alone
+python tools/growing.py                         about 15 minutes of one quiet core
+python tools/growing.py copies|read_on|rates    some of the later parts alone
 """
 
 import json
@@ -214,32 +214,7 @@ def filed_rates():
     return dict(factors=FACTORS, steps=steps, machine=machine("cpu"), **spent, rows=rows)
 
 
-def grown_late(task, seed):
-    "A small model that has read for long: the losses when it grows, and when it reads on once more"
-    first, second = task.seeds(seed)
-    torch.manual_seed(seed)
-    small = Llama(task.small)
-    task.learn(small, task.steps_small, first)
-    times = flops_per_token(task.large) / flops_per_token(task.small)
-    further = round(task.steps_large * times)
-    row = dict(seed=seed, read_on_steps=further, small=task.learn(small, further, second))
-    grown = grow(small, task.large)
-    row["grown"] = task.learn(grown, task.steps_large, second + 1)
-    row["read_on"] = task.learn(small, further, second + 1)
-    print("late,", task.unit, {k: round(v, 3) for k, v in row.items()}, flush=True)
-    return row
-
-
-def filed_late():
-    "Growing when the small model has read as much as the grown one cost, on plays"
-    began = time.process_time()
-    task = Plays()
-    rows = [grown_late(task, seed) for seed in SEEDS]
-    spent = dict(cpu_seconds=round(time.process_time() - began))
-    return dict(machine=machine("cpu"), **spent, rows=rows)
-
-
-LATER = dict(copies=filed_copies, read_on=filed_read_on, rates=filed_rates, late=filed_late)
+LATER = dict(copies=filed_copies, read_on=filed_read_on, rates=filed_rates)
 
 
 def main():
