@@ -34,18 +34,19 @@ def lora_linear():
 def merging():
     d = Drawing(
         "Merging an adapter",
-        "The product of B and A is a matrix of the size of W, every entry a correction. Added to "
-        "W once, the adapter is gone and the layer costs what it did before.",
+        "The product of B and A, times alpha over rank, is a matrix of the size of W, every entry "
+        "a correction. Added to W once, the adapter is gone and the layer costs what it did before.",
         width=400,
         height=162,
     )
     side, thin, top = 90, 24, 24
     w = d.box(14, top, side, side, "W", kind="quiet")
-    d.text(122, top + 50, "+", "title")
+    d.text(122, top + 45, "+", "title")
+    d.text(122, top + 62, "α/r ·", "note")
     d.box(140, top, thin, side, "B", kind="good")
     d.box(172, top, side, thin, "A", kind="good")
     d.text(280, top + 50, "=", "title")
-    m = d.box(296, top, side, side, "W + BA", kind="module")
+    m = d.box(296, top, side, side, "W + α/r BA", kind="module")
     d.text(w.middle[0], 142, "frozen", "note")
     d.text(196, 142, "rank 4: 1,024 numbers", "note")
     d.text(m.middle[0], 142, "one matrix again", "note")
