@@ -16,6 +16,7 @@ from gpub.chat.conversations import (
 from gpub.chat.skills import draw_conversations, find_skills
 from gpub.chat.sums import sums_tokenizer
 from gpub.chat.template import decode_chat
+from gpub.chat.visits import ALL_SKILLS
 from gpub.core import RUN_FORMAT
 from gpub.data.bpe import BPETokenizer
 from gpub.guards.check import Alarm
@@ -52,7 +53,7 @@ def contents(names):
     "(learned, held out) contents of conversations of skills"
     sides = []
     for n, held_out in ((3000, False), (300, True)):
-        talks = draw_conversations(n, 0, held_out, skills=find_skills(names))
+        talks = draw_conversations(n, 0, held_out, skills=find_skills(names, ALL_SKILLS))
         sides.append({turn.content for talk in talks for turn in talk})
     assert all(sides)
     return sides

@@ -18,7 +18,6 @@ from gpub.chat.skills import (
     ALPHABET,
     REFUSAL,
     SKILL_NAMES,
-    SKILLS,
     TURNS,
     SkillTurn,
     TalkState,
@@ -42,6 +41,7 @@ from gpub.chat.skills import (
 )
 from gpub.chat.talk import Talk, TalkConfig, answer_turns
 from gpub.chat.template import decode_chat, encode_chat, without_scratch
+from gpub.chat.visits import ALL_SKILLS, VISIT_NAMES
 from gpub.core import GpubError, read_json
 from gpub.files import shipped
 from gpub.plans.gates import Gate
@@ -828,6 +828,8 @@ def test_the_text_that_is_read_first_has_every_mark():
 def test_skills_are_asked_for_by_name():
     assert skills_asked("sums") is None and skills_asked("skills:7") == (7, SKILL_NAMES)
     assert skills_asked("skills:7:sum,name") == (7, ("name", "sum"))
+    assert skills_asked("skills:7:all") == (7, (*SKILL_NAMES, *VISIT_NAMES))
+    assert skills_asked("skills:7:story") == (7, ("story",))
     for source in ("skills:0", "skills:many", "skills:7:flying"):
         with pytest.raises(GpubError):
             skills_asked(source)
@@ -838,22 +840,24 @@ def test_skills_are_asked_for_by_name():
 
 
 def test_every_skill_says_what_it_does_and_draws_itself():
-    for skill in SKILLS:
+    for skill in ALL_SKILLS:
         assert skill.about and skill.way and skill.draw.__doc__
         state = TalkState(name="Maria", number=12)
-        assert skill.draw(random.Random(2), state).skill == skill.name
+        drawn = skill.draw(random.Random(2), state).skill
+        assert drawn == skill.name or skill.name == "around" and drawn in SKILL_NAMES
 
 
 def small(plan):
     "The plan on a model of some thousand weights, a few steps of it, without gates"
     batch = dict(batch_tokens=2 * plan.settings["context_length"])
     shape = dict(n_layers=1, d_model=32, n_heads=2, n_kv_heads=2, d_ff=32) | batch
-    base, sft = plan.phases
+    base, sft, visits = plan.phases
     base = replace(base, until=3, gates=())
     gates = (Gate(metric="right", most=0.5), Gate(metric="right_turn_4", most=0.5))
     few = dict(until=3, save_every=3, settings=batch, gates=gates)
     sft = replace(sft, data=("skills:60:name,recall",), **few)
-    return replace(plan, settings=plan.settings | shape, save_every=3, phases=(base, sft))
+    visits = replace(visits, data=("skills:60:name,who,story",), **few)
+    return replace(plan, settings=plan.settings | shape, save_every=3, phases=(base, sft, visits))
 
 
 def test_the_plan(tmp_path, monkeypatch):
@@ -867,6 +871,8 @@ def test_the_plan(tmp_path, monkeypatch):
     assert rows[-1]["step"] == 3
     for column in ("right_name", *(f"right_turn_{n}" for n in range(1, TURNS + 1))):
         assert 0 <= rows[-1][column] <= 1
+    [visited] = [row for row in read_log(tmp_path / "out" / "visits") if "right" in row]
+    assert visited["step"] == 3 and 0 <= visited["right_story"] <= 1
 
 
 TYPED = {  # by somebody who does not know the template

@@ -59,7 +59,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     if args.toy:
         settings |= dict(n_layers=1, d_model=32, n_heads=2, n_kv_heads=2, d_ff=64)
         settings |= dict(batch_tokens=1024)
-        data = dict(base=phases[0].data, sft=("skills:300",))
+        data = dict(base=phases[0].data, sft=("skills:300",), visits=("skills:300:all",))
         few = dict(until=4)
         phases = tuple(
             replace(

@@ -60,6 +60,7 @@ class TalkState:
     numbers_said: tuple[tuple[str, str], ...] = ()  # skill and number of the last two answers
     topic: tuple = ()  # the skill of the turn before, and what "and in banana?" needs of it
     facts: dict[str, str] = field(default_factory=dict)  # what the user told: where they live
+    told_things: tuple = ()  # people and things that the user told of, for a lesson of the visits
 
 
 def is_held_out_content(
@@ -3456,6 +3457,7 @@ class Skill:
     way: str  # how it gets there
     draw: Draw  # a turn
     share: float  # of the turns, before all shares are divided by their sum
+    stays: float = 6.0  # how much more often after a turn of its own
 
 
 SKILLS: tuple[Skill, ...] = (
@@ -3481,7 +3483,7 @@ SKILLS: tuple[Skill, ...] = (
 SKILL_NAMES = tuple(skill.name for skill in SKILLS)
 TURNS = 4  # of a conversation, at most
 _CALCULATIONS = ("sum", "difference", "product", "quotient", "long", "then")
-_GIVE_A_NUMBER = (*_CALCULATIONS, "roman", "name", "recall")  # to go on with
+_GIVE_A_NUMBER = (*_CALCULATIONS, "roman", "name", "recall", "again", "story")  # to go on with
 _COPY = (*_CALCULATIONS, "letters", "sort", "roman", "units")  # what is asked about
 _TWICE = re.compile(r"([0-9a-z])\1")
 _REDRAWN = 0.35  # of the turns of these skills that have no character twice in a row
@@ -3489,12 +3491,14 @@ _REDRAWN = 0.35  # of the turns of these skills that have no character twice in 
 
 def find_skills(
     names: Sequence[str],  # of some skills; none: all
+    skills: Sequence[Skill] = SKILLS,  # where to look
 ) -> tuple[Skill, ...]:
     "Find skills by their names; raises `GpubError` for one that there is not"
-    unknown = sorted(set(names) - set(SKILL_NAMES))
+    known = [skill.name for skill in skills]
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        raise GpubError(f"no skill {unknown[0]!r}; there are: {', '.join(SKILL_NAMES)}")
-    return tuple(skill for skill in SKILLS if not names or skill.name in names)
+        raise GpubError(f"no skill {unknown[0]!r}; there are: {', '.join(known)}")
+    return tuple(skill for skill in skills if not names or skill.name in names)
 
 
 def _goes_on(state: TalkState) -> float:
@@ -3519,7 +3523,9 @@ def _number_said(turn: SkillTurn, state: TalkState) -> str:
     if turn.skill == "date" and not turn.answer.endswith("days"):
         return ""
     number = _NUMBER_SAID.fullmatch(without_scratch(turn.answer))
-    return number[1] if number else ""
+    if number is None or turn.skill not in SKILL_NAMES and number[0] != number[1]:
+        return ""
+    return number[1]
 
 
 def _draw_skill(rng: random.Random, skills: Sequence[Skill], state: TalkState) -> Skill:
@@ -3531,9 +3537,11 @@ def _draw_skill(rng: random.Random, skills: Sequence[Skill], state: TalkState) -
         elif skill.name == "recall":
             shares[n] *= 7 if state.name or state.facts else 0.15
         elif state.topic[:1] == (skill.name,):
-            shares[n] *= 2 if skill.name in _CALCULATIONS else 6
+            shares[n] *= 2 if skill.name in _CALCULATIONS else skill.stays
         if skill.name == "name":
             shares[n] *= 0.3 if state.name else 2
+        elif skill.name == "who" and state.told_things:
+            shares[n] *= 3
     return rng.choices(skills, shares)[0]
 
 
@@ -3555,6 +3563,7 @@ def draw_turn(
             break
     state.name = after.name
     state.facts = after.facts
+    state.told_things = after.told_things
     state.topic = after.topic if after.topic[:1] == (turn.skill,) else ()
     number = _number_said(turn, after)
     state.number = None

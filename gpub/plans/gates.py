@@ -16,6 +16,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from ..chat.skills import SKILL_NAMES, TURNS
+from ..chat.visits import VISIT_NAMES
 from .bill import bill, final_loss, money
 from ..core import Config, GpubError, read_config
 from ..core import nearest
@@ -41,7 +42,7 @@ TUNED_METRICS = (  # columns of the log of a run that learns to answer
     "val_bpb",  # the same in bits per byte of the answers
     "p_right",  # probability of the right answer, in the world of sums
     "right",  # share of right answers in conversations of skills
-    *(f"right_{name}" for name in SKILL_NAMES),  # of one skill
+    *(f"right_{name}" for name in (*SKILL_NAMES, *VISIT_NAMES)),  # of one skill
     *(f"right_turn_{n}" for n in range(1, TURNS + 1)),  # of one turn of a conversation
     "val_reward",  # of answers to held-out questions
     "reward",  # of the answers of a step

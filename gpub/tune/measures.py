@@ -25,6 +25,7 @@ from ..chat.sums import digits_of, draw_pairs, encode_sums
 from ..chat.calculator import calculator_of
 from ..chat.talk import TalkConfig, answer_turns
 from ..chat.template import EncodedChat, chat_marks
+from ..chat.visits import ALL_SKILLS
 from ..core import GpubError
 from ..data.tokenizer import Tokenizer
 from ..model.gpt import Decoder
@@ -107,7 +108,7 @@ def skill_scores(
     if learner.place.sliced:
         return {}
     room = learner.model.cfg.context_length
-    skills = find_skills(names)
+    skills = find_skills(names, ALL_SKILLS)
     talks = draw_conversations(
         _CONVERSATIONS, _SKILLS_SEED, held_out=True, turns=TURNS, skills=skills
     )

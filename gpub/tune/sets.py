@@ -51,6 +51,7 @@ from gpub.chat.template import (
     decode_chat,
     encode_chat,
 )
+from ..chat.visits import ALL_SKILLS
 from ..core import Config, GpubError, first_line, refuse_pipe, refuse_url
 from ..data.reading_order import numbers_of_step
 from ..data.shards import manifest_fingerprint, open_shard, read_manifest
@@ -135,19 +136,21 @@ _HELD_OUT_TALKS = 300
 def skills_asked(
     source: str,  # what was typed
 ) -> tuple[int, tuple[str, ...]] | None:  # conversations, and names of skills; None: no `skills`
-    """Read `skills`, `skills:5000`, or `skills:5000:sum,name` for some of them; raises `GpubError`
-    for another number, and for a skill that there is not"""
+    """Read `skills`, `skills:5000`, `skills:5000:sum,name` for some of them, or `skills:5000:all`
+    for the visits too; raises `GpubError` for another number, and for a skill that there is not"""
     word, *rest = source.split(":", 2)
     if word != "skills":
         return None
     n = sums_asked(":".join(["skills", *rest[:1]]), ("skills",)) if rest else _SKILL_TALKS
-    names = rest[1].split(",") if len(rest) > 1 else []
-    return n, tuple(skill.name for skill in find_skills(names))
+    if len(rest) < 2:
+        return n, tuple(skill.name for skill in find_skills([]))
+    names = [] if rest[1] == "all" else rest[1].split(",")
+    return n, tuple(skill.name for skill in find_skills(names, ALL_SKILLS))
 
 
 def _skills_chats(start: TuneStart, n: int, names: tuple[str, ...], seed: int) -> ChatParts:
     "Conversations of skills that fit into a model's context"
-    skills = find_skills(names)
+    skills = find_skills(names, ALL_SKILLS)
     room = start.model.cfg.context_length
 
     def encoded(count: int, held_out: bool) -> list[EncodedChat]:
