@@ -35,6 +35,7 @@ from gpub.evals.adapter import (
 from gpub.evals.evaluate import evaluate_run
 from gpub.evals.intervals import mean_with_error
 from gpub.evals.options import EvalOptions
+from gpub.evals.report_card import keep_scores
 from gpub.evals.samples import distinct_share, label_text, repeated_share, token_diff
 from gpub.evals.sandbox import (
     ProgramResult,
@@ -46,6 +47,7 @@ from gpub.evals.sandbox import (
 )
 from gpub.evals.scores import outcomes, paired, published, score_against, score_task
 from gpub.evals.scoring import calibrate, in_vocabulary
+from gpub.evals.stored_results import _write_card
 from gpub.evals.tasks import TASKS, Item, load_items, random_subset
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
@@ -661,7 +663,7 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path,
     assert both["tasks"]["hellaswag"] == first["tasks"]["hellaswag"]
     assert both["agreement"] == first["agreement"]
     assert "read from" in call(*words, "--tasks", "lambada,hellaswag", "--check", 0)
-    # a task that is asked anew takes no check of its old answers over
+    # a task that is scored anew takes no check of its old answers over
     stored = dict(both, tasks=dict(both["tasks"], hellaswag=first["tasks"]["hellaswag"]))
     stored["tasks"]["hellaswag"]["files"] = "of another file"
     file.write_text(json.dumps(stored))
@@ -675,12 +677,30 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path,
         call(*words, "--tasks", "arc_easy", "--check", 0)
     assert file.read_text() == older  # it stays until there is a new score
     said = call(*words, "--tasks", "arc_easy", "--check", 0)
-    assert "hellaswag, lambada left out" in said
+    assert "scored anew: hellaswag, lambada; before: torch 1.0, now" in said
     assert [*json.loads(file.read_text())["tasks"]] == ["arc_easy"]
-    # answers of other weights are not taken over, whoever hands them in
+    kept = max(tmp_path.glob("r.*.json"))
+    assert kept.read_text() == older and str(kept) in said
+    # answers of other weights are not kept, whoever hands them in
     card, told = dict(both, tasks={}), []
-    evaluation._take_over(card, dict(both, weights="0" * 64), EvalOptions(), told.append)
-    assert card["tasks"] == {} and "asked of other weights" in told[0]
+    keep_scores(card, dict(both, weights="0" * 64), EvalOptions(), told.append)
+    assert card["tasks"] == {} and "other weights (run short, step 4)" in told[0]
+
+
+def test_no_stored_score_is_overwritten(tmp_path):
+    "A file with scores that a new card lacks is kept under a name of its own, and only once"
+    path, told = tmp_path / "evals.json", []
+    before = dict(tasks=dict(mmlu=dict(n=5)), humaneval=dict(n=3, passed=1))
+    _write_card(path, told.append, before)
+    _write_card(path, told.append, dict(before, bits_per_byte=dict(plays=1.5)))
+    assert not told and [*tmp_path.iterdir()] == [path]
+    kept = path.read_text()
+    for tasks in (dict(mmlu=dict(n=5)), dict(mmlu=dict(n=5), piqa=dict(n=5))):
+        _write_card(path, told.append, dict(tasks=tasks))
+    assert told == [f"the scores of humaneval from before are kept in {tmp_path}/evals.1.json"]
+    assert (tmp_path / "evals.1.json").read_text() == kept
+    _write_card(path, told.append, dict(tasks=dict(mmlu=dict(n=6))))
+    assert "the scores of mmlu, piqa from before" in told[1] and "evals.2.json" in told[1]
 
 
 def test_a_bar_goes_with_the_task_that_fails(run, files, monkeypatch):
@@ -789,25 +809,25 @@ def test_results_are_those_of_one_run_and_one_checkpoint(text, files, tmp_path):
     assert stored["run_id"] == ids[0] and stored["step"] == 4 and len(stored["weights"]) == 64
     # another checkpoint of the same run, and the same step with other weights
     said = call(a, *words, "--json", file, "--step", 2)
-    assert "is of other weights (run run, step 4)" in said and "at step 2" in said
+    assert "scored anew: lambada; before: other weights (run run, step 4)" in said
     assert json.loads(file.read_text())["step"] == 2
     file.write_text(json.dumps(stored | dict(weights="0" * 64)))
     assert "read from" not in call(a, *words, "--json", file)
     assert json.loads(file.read_text())["weights"] == stored["weights"]
-    # results in the folder itself that came with a copy are asked anew, not refused
+    # results in the folder itself that came with a copy are scored anew, not refused
     (b / "evals.json").write_text(before)
-    assert "asked anew" in call(b, *words)
+    assert "scored anew: lambada" in call(b, *words)
     assert json.loads((b / "evals.json").read_text())["run_id"] == ids[1]
 
 
 def test_results_of_before_are_bound_to_nothing(run, files, tmp_path):
-    "They do not say of which weights they are: another name is refused, the same one asked anew"
+    "They do not say of which weights they are: another name is refused, the same one scored anew"
     file = tmp_path / "r.json"
     words = [run, "--tasks", "lambada", "--limit", 5, "--data", files, "--check", 0, "--json", file]
     call(*words)
     old = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("run_id", "weights")}
     file.write_text(json.dumps(old))
-    assert "asked anew" in call(*words)
+    assert "scored anew: lambada" in call(*words)
     file.write_text(json.dumps(old | dict(run="other")))
     with pytest.raises(GpubError, match="results of another run, other "):
         call(*words)

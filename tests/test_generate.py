@@ -590,6 +590,32 @@ def test_an_engine_that_is_kept_writes_one_text_at_a_time():
     assert not engine.requests
 
 
+def test_of_two_streams_of_an_engine_the_first_goes_on():
+    "The second was made while nothing was written, and is refused when it begins"
+    model = toy()
+    engine = DecodeEngine(model)
+    first, second = (stream_ids(engine, [3], SamplingConfig(n=9, seed=1)) for _ in range(2))
+    ids = [3, next(first)]
+    with pytest.raises(GpubError, match="this engine is still writing another text"):
+        next(second)
+    assert [*ids, *first] == generate_ids(model, [3], 9, seed=1)
+
+
+def test_an_interrupt_between_two_tokens_frees_a_kept_engine(monkeypatch):
+    model = toy()
+    engine = DecodeEngine(model)
+    step = engine.step
+
+    def interrupted():
+        step()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine, "step", interrupted)
+        generate_ids(engine, [3], 9)
+    assert generate_ids(engine, [3], 9, seed=1) == generate_ids(model, [3], 9, seed=1)
+
+
 class Parrot:
     "A tool that answers the id 5 with a reply"
 

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from gpub.model.gpt import (
     causal_mask,
     count_params,
     fused_attention,
+    mark_exact,
     param_table,
 )
 from gpub.model.llama import Llama
@@ -426,6 +428,15 @@ def test_another_attention_is_never_replaced_in_silence(architecture, monkeypatc
     assert len(generate_ids(model, [1, 2, 3], 4)) == 7
     by_hand = architecture(cfg, causal_attention).eval()
     assert len(generate_ids(by_hand, [1, 2, 3], 4)) == 7
+
+
+def test_a_function_that_takes_no_mark_is_refused_in_a_line():
+    "A function of C has no attributes, and a partial does not inherit its function's"
+    with pytest.raises(GpubError, match="built-in .* takes no mark: call it in a function of your"):
+        mark_exact(F.scaled_dot_product_attention)
+    model = GPT(TOY, partial(causal_attention)).eval()
+    with pytest.raises(GpubError, match="has no KV cache"):
+        generate_ids(model, [1, 2, 3], 4)
 
 
 def test_ids_of_one_axis_are_refused_in_a_line():
