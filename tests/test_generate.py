@@ -12,7 +12,6 @@ import torch
 from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
-from gpub.lab.bench.generate import in_transformers
 from gpub.model.batching import CacheRows
 from gpub.model.engine import DecodeEngine
 from gpub.model.generate import (
@@ -38,6 +37,7 @@ from gpub.train.config import TrainConfig
 from gpub.train.depth import set_depth
 from gpub.train.memory import MicroBatcher
 from gpub.tune.lora import add_lora
+from tools.bench.generate import in_transformers
 
 TOY = GPTConfig(vocab_size=29, context_length=32, d_model=48, n_layers=3, n_heads=4)
 PROMPTS = [[3], [5, 4, 3, 2, 1, 0, 12, 11, 10, 28, 7], [7, 7, 7], list(range(29))]

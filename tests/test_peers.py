@@ -14,9 +14,17 @@ import torch
 from gpub.core import GpubError
 from gpub.data.bpe import BPETokenizer
 from gpub.data.corpus import load_corpus
-from gpub.model.gpt import GPTConfig
+from gpub.model.architectures import config_of
+from gpub.model.gpt import GPT, GPTConfig
 from gpub.prep.clean import clean
 from gpub.tune.losses import preferred_end
+from tools.bench.generate import (
+    GenerationRace,
+    bench_generate,
+    bench_generate_table,
+    generation_speed,
+    shortfall,
+)
 from tools.bench.loader import bench_loader, bench_loader_table
 from tools.bench.prep import bench_text, shard_writing, stage_speeds, trove_way, usual_way
 from tools.bench.shakespeare import HFModel, ours, published_rate, random_windows, time_to
@@ -45,6 +53,24 @@ def test_ours_ends_and_the_peers_model_starts_where_a_model_starts():
     assert (published_rate(0), published_rate(100)) == (0.01, 1)
     assert time_to([(1, 1, 3.0), (2, 2, 2.0)], 2.5) == 1.5
     assert time_to([(1, 1, 3.0)], 2.5) is None
+
+
+def test_who_computes_the_same_writes_the_same():
+    pytest.importorskip("transformers")
+    family = generation_speed("burn-toy", "cpu", GenerationRace(24, 1, flat=False))
+    assert [*family["tok_s"]] == ["gpub", "without memory", "transformers"]
+    assert all(family["same_text"].values()) and max(family["short_of_best"].values()) < 1e-3
+    letters = GPT(config_of("shakespeare")).eval()
+    worst = int(letters(torch.tensor([[1, 2]]))[0, -1].argmin())
+    assert shortfall(letters, [1, 2, worst], 2) > 0.1
+
+
+def test_writing_without_a_peer(capsys):
+    receipt = bench_generate(("shakespeare",), "cpu", n=20, rounds=1, peers=False)
+    (race,) = receipt["speed"]
+    assert race["n"] == 20 and race["last_over_first_quarter"] > 0
+    assert "shakespeare fp32 without memory" in capsys.readouterr().out
+    assert "20 tokens after 16" in bench_generate_table(receipt)
 
 
 def test_the_loader_races_a_loop_and_a_copy():

@@ -27,7 +27,6 @@ from gpub.device import machine, use_threads
 from gpub.files import shipped
 from gpub.guards.preflight import PreflightRun, resume
 from gpub.guards.rehearse import RehearsalOptions, rehearsal_record, rehearse
-from gpub.lab.bench.generate import bench_generate
 from gpub.lab.bench.ladder import LadderPace, bench_ladder
 from gpub.lab.bench.machine import bench_machine, lacks_format, peaks
 from gpub.lab.bench.train import bench_train, step_speed
@@ -41,6 +40,7 @@ from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
 from gpub.tune.methods import SftOptions
 from gpub.tune.steps import Tuner
+from tools.bench.generate import bench_generate
 from tools.fp8 import use_fp8
 
 ROOT = Path(__file__).parents[1]  # of the clone

@@ -14,6 +14,7 @@ BENCHES = {  # name -> (the bench, its table), functions of the module of that n
     "shakespeare": ("bench_shakespeare", "bench_table"),
     "train": ("bench_train_peers", "bench_train_peers_table"),
     "llama": ("bench_llama", "bench_llama_table"),
+    "generate": ("bench_generate", "bench_generate_table"),
     "serve": ("bench_serve", "bench_serve_table"),
     "loader": ("bench_loader", "bench_loader_table"),
     "prep": ("bench_prep", "bench_prep_table"),

@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from gpub.device import machine, pick_device, pick_precision, use_threads
-from gpub.lab.bench.generate import GenerationRace, generation_speed, in_transformers
 from gpub.lab.bench.race import Race
 from gpub.model.counts import flops_per_token
 from gpub.model.llama import Llama, LlamaConfig, llama_table
+from tools.bench.generate import GenerationRace, generation_speed, in_transformers
 
 # 77M
 MIDDLE = LlamaConfig(

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from gpub.core import Config
 from gpub.data.corpus import Corpus, load_corpus
 from gpub.device import machine, pick_precision, seed_everything, use_threads
-from gpub.lab.bench.generate import their_model
 from gpub.lab.bench.race import Clock, machine_line
 from gpub.model.counts import flops_per_token
 from gpub.model.gpt import GPT, GPTConfig
@@ -26,6 +25,7 @@ from gpub.train.loop import (
     train_next_token,
 )
 from gpub.train.presets import PRESETS
+from tools.bench.generate import their_model
 
 
 @dataclass
