@@ -677,7 +677,7 @@ def test_a_second_list_of_tasks_is_stored_beside_the_first(run, files, tmp_path,
         call(*words, "--tasks", "arc_easy", "--check", 0)
     assert file.read_text() == older  # it stays until there is a new score
     said = call(*words, "--tasks", "arc_easy", "--check", 0)
-    assert "scored anew: hellaswag, lambada; before: torch 1.0, now" in said
+    assert "not kept: hellaswag, lambada, scored with torch 1.0, now" in said
     assert [*json.loads(file.read_text())["tasks"]] == ["arc_easy"]
     kept = max(tmp_path.glob("r.*.json"))
     assert kept.read_text() == older and str(kept) in said
@@ -809,14 +809,14 @@ def test_results_are_those_of_one_run_and_one_checkpoint(text, files, tmp_path):
     assert stored["run_id"] == ids[0] and stored["step"] == 4 and len(stored["weights"]) == 64
     # another checkpoint of the same run, and the same step with other weights
     said = call(a, *words, "--json", file, "--step", 2)
-    assert "scored anew: lambada; before: other weights (run run, step 4)" in said
+    assert "not kept: lambada, scored with other weights (run run, step 4)" in said
     assert json.loads(file.read_text())["step"] == 2
     file.write_text(json.dumps(stored | dict(weights="0" * 64)))
     assert "read from" not in call(a, *words, "--json", file)
     assert json.loads(file.read_text())["weights"] == stored["weights"]
     # results in the folder itself that came with a copy are scored anew, not refused
     (b / "evals.json").write_text(before)
-    assert "scored anew: lambada" in call(b, *words)
+    assert "not kept: lambada, scored with other weights" in call(b, *words)
     assert json.loads((b / "evals.json").read_text())["run_id"] == ids[1]
 
 
@@ -827,7 +827,7 @@ def test_results_of_before_are_bound_to_nothing(run, files, tmp_path):
     call(*words)
     old = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("run_id", "weights")}
     file.write_text(json.dumps(old))
-    assert "scored anew: lambada" in call(*words)
+    assert "not kept: lambada, scored with other weights" in call(*words)
     file.write_text(json.dumps(old | dict(run="other")))
     with pytest.raises(GpubError, match="results of another run, other "):
         call(*words)

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
+from mini_bpe import MiniBPE
 from torch.nn import functional as F
 
 from gpub.cli.lab import check_command
@@ -18,7 +19,6 @@ from gpub.lab.grade import (
     plain_loop,
     turned,
 )
-from gpub.lab.mini_bpe import MiniBPE
 from gpub.model.generate import generate_ids
 from gpub.model.gpt import causal_attention, fused_attention
 from gpub.model.probes import sample_ids

@@ -8,6 +8,7 @@ import pytest
 from contracts import refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mini_bpe import MiniBPE
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from gpub.core import GpubError
@@ -27,7 +28,6 @@ from gpub.data.char import CharTokenizer
 from gpub.data.plays import plays
 from gpub.data.tokenizer_file import load_tokenizer
 from gpub.data.tokenizer_report import stratified, tokenizer_report
-from gpub.lab.mini_bpe import MiniBPE
 
 tiktoken = pytest.importorskip("tiktoken")
 TEXT = (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from browser import Browser
+from mini_bpe import MiniBPE
 
-from gpub.lab.mini_bpe import MiniBPE
 from gpub.model.architecture import MODES
 from gpub.model.architectures import config_of
 from gpub.model.sampling import SamplingConfig, next_token_probs

@@ -148,9 +148,7 @@ def demo_command(run: str, file: str | None, step: int | None, checkpoints: int)
     """Write a web page to play with RUN.
 
     It is one file that needs nothing but a browser: the model writes, and shows its chances, where
-    it looks, what each layer adds and each head is worth. RUN holds a small GPT or Llama.
-    Several checkpoints side by side, in a notebook: gpub.share.demo.playground (extra:
-    gpub[demo])."""
+    it looks, what each layer adds and each head is worth. RUN holds a small GPT or Llama."""
     from gpub.share.demo import write_page
 
     file = file or Path(run, "demo.html")

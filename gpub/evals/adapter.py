@@ -12,7 +12,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from io import StringIO
@@ -258,9 +258,12 @@ class HarnessModel(Protocol):
     "A model of ours as lm-eval asks it, and what else is asked of it here"
 
     tok: Tokenizer | None
-    window: int  # tokens that the model reads at once
+    window: int  # tokens of a text that the model sees
+    tokens: int  # that it reads in one pass
     device: torch.device
-    advance: Callable[[int], None] | None  # told after each pass how many answers it read
+
+    def reporting(self, advance: Callable[[int], None] | None) -> AbstractContextManager[None]:
+        "Tell `advance` after each pass inside how many answers it read"
 
     def reset_cuts(self) -> Cuts:
         "Return what was cut so far, and count anew"
@@ -298,6 +301,15 @@ def _adapter_class() -> type:
         @property
         def device(self) -> torch.device:
             return self.model.tok.weight.device
+
+        @contextmanager
+        def reporting(self, advance: Callable[[int], None] | None) -> Iterator[None]:
+            "Tell `advance` after each pass inside how many answers it read"
+            self.advance = advance
+            try:
+                yield
+            finally:
+                self.advance = None
 
         def reset_cuts(self) -> Cuts:
             "Return what was cut so far, and count anew"

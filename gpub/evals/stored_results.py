@@ -9,12 +9,15 @@ __all__ = ['stored_or_new', 'results_file']
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from itertools import count
 from pathlib import Path
 
-from ..core import GpubError, write_atomic
+from ..core import GpubError, read_json, write_atomic
 from .compare import read_results
-from .evaluate import ReportCard, evaluate_run, has_score, is_checked
+from .evaluate import evaluate_run
 from .options import EvalOptions
+from .report_card import ReportCard, has_score, is_checked, scores_of
 from ..files import runs_dir
 from ..record.folder import sweep_halves
 from ..record.run import Run
@@ -34,21 +37,22 @@ def stored_or_new(
     file: Path | str | None,
     log: Callable[[str], None],  # told what is read, computed, written
 ) -> ReportCard:
-    """Return stored results of these questions and weights; what they lack is asked, and stored
-    beside them part by part: what ends in the middle goes on there. Refuses another run's"""
+    """Return stored results of these questions and weights; what they lack is scored, and stored
+    beside them task by task: what ends in the middle goes on there. Refuses another run's"""
     path = Path(file or results_file(run))
     if path.parent != Path(run):  # a folder that cannot be made is refused before the work
         path.parent.mkdir(parents=True, exist_ok=True)
-    stored = _read_stored(path, run, options, log) if path.is_file() else None
-    if stored is not None and _is_complete(stored, options):
-        log(f"read from {path}")
-        return stored
+    stored = None
+    if path.is_file():
+        stored = read_results(path)
+        identity = model_identity(run, options.step, log)
+        if any(stored.get(key) != value for key, value in asdict(identity).items()):
+            _refuse_another_run(path, stored, run, identity)
+        elif _is_complete(stored, options):
+            log(f"read from {path}")
+            return stored
     sweep_halves(path)
-
-    def store(card: ReportCard) -> None:
-        write_atomic(path, json.dumps(card, indent=1) + "\n")
-
-    card = evaluate_run(run, options, log, stored, store)
+    card = evaluate_run(run, options, log, stored, partial(_write_card, path, log))
     log(f"written to {path}")
     return card
 
@@ -66,38 +70,35 @@ def results_file(
     return runs_dir() / f"evals-{name}" / "evals.json"
 
 
-def _read_stored(
-    path: Path, run: Path | str, options: EvalOptions, log: Callable[[str], None]
-) -> ReportCard | None:
-    "Read stored results; None where they are of other weights, or were asked in another way"
-    stored = read_results(path)
-    identity = model_identity(run, options.step, log)
-    if any(stored.get(key) != value for key, value in asdict(identity).items()):
-        _refuse_another_run(path, stored, run, identity)
-        log(
-            f"{path} is of other weights (run {stored['run']}, step {stored['step']}) than "
-            f"{run} at step {identity.step}: asked anew"
-        )
-        return None
-    for name, value in options.settings().items():
-        before = stored["settings"].get(name)
-        if before != value:
-            log(f"{path} was asked with {name} {before}, not {value}: asked anew")
-            return None
-    return stored
-
-
 def _is_complete(stored: ReportCard, options: EvalOptions) -> bool:
-    "Tell whether stored results have all that is asked, so that no model has to be read"
-    has_text = stored["settings"].get("reference") == "the training text"
-    has_bits = "bits_per_byte" in stored or not has_text
-    has_checks = all(
+    "Tell whether stored results have all that is asked for, so that no model has to be read"
+    settings = stored["settings"]
+    if any(settings.get(name) != value for name, value in options.settings().items()):
+        return False
+    if "bits_per_byte" not in stored and settings.get("reference") == "the training text":
+        return False
+    if not all(has_score(stored, task, options) for task in options.tasks):
+        return False
+    return all(
         is_checked(stored, task, options.check, score["n"])
         for task, score in stored["tasks"].items()
         if task in options.tasks
     )
-    has_scores = all(has_score(stored, task, options) for task in options.tasks)
-    return has_bits and has_checks and has_scores
+
+
+def _write_card(path: Path, log: Callable[[str], None], card: ReportCard) -> None:
+    "Write a card; a file with scores that are not in it is kept, under a name of its own"
+    if path.is_file():
+        scores = scores_of(card)
+        replaced = [
+            task for task, score in scores_of(read_json(path)).items() if scores.get(task) != score
+        ]
+        if replaced:
+            names = (path.with_suffix(f".{number}.json") for number in count(1))
+            kept = next(name for name in names if not name.exists())
+            path.replace(kept)
+            log(f"the scores of {', '.join(replaced)} from before are kept in {kept}")
+    write_atomic(path, json.dumps(card, indent=1) + "\n")
 
 
 def _refuse_another_run(path: Path, stored: ReportCard, run: Path | str, identity: ModelIdentity):

@@ -32,8 +32,11 @@ def generate_batch(
     that are no numbers"""
     engine = _free_engine(model)
     running = engine.add_request(GenerationRequest(prompts, sampling, stop, tool))
-    while engine.requests:
-        _write_token(engine)
+    try:
+        while engine.requests:
+            _write_token(engine)
+    finally:  # whatever interrupts a text, a kept engine is free for the next one
+        engine.remove_request(running)
     prompt_lists = running.request.prompts  # as plain lists, as the engine has read them
     return [prompt + new for prompt, new in zip(prompt_lists, running.new_ids)]
 
@@ -54,6 +57,7 @@ def stream_ids(
 
 def _stream(engine: DecodeEngine, request: GenerationRequest) -> Iterator[int]:
     "Write the only text of a request, and yield its tokens; one that is left early is let go"
+    _free_engine(engine)  # another text may have begun since `stream_ids` looked
     running = engine.add_request(request)
     try:
         while engine.requests:

@@ -34,8 +34,15 @@ AttentionFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.T
 def mark_exact(
     attention: AttentionFunction,  # up to rounding `causal_attention`
 ) -> AttentionFunction:  # the function itself
-    "Mark a function as exact: a context, such as a KV cache, may compute in its place"
-    attention.is_exact = True
+    """Mark a function as exact: a context, such as a KV cache, may compute in its place. The mark
+    stays with this function: a `functools.partial` of it has none. Raises `GpubError` for a
+    function that takes no mark, such as one of C"""
+    try:
+        attention.is_exact = True
+    except AttributeError:
+        raise GpubError(
+            f"{attention} takes no mark: call it in a function of your own, and mark that"
+        ) from None
     return attention
 
 

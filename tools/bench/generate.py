@@ -3,8 +3,8 @@ minutes, and the same text
 
 The weights are fresh: speed does not depend on what they know, and the text shows whether everybody
 computed the same. Two implementations in bf16 seldom write the same text: its scores are so coarse
-that several words tie for the first place. So each text is also judged: how far below the best score
-was the worst choice?
+that several words tie for the first place. So each text is also judged: how far below the best
+score was the worst choice?
 """
 
 import statistics
@@ -162,8 +162,8 @@ def bench_generate(
     peers: bool = True,  # with transformers
     log: Callable[[str], object] = print,  # called with a line per contender
 ) -> dict:  # plain values
-    """Race each preset: the 437,888-parameter model to the end of its window, wide ones on a CPU for
-    128 tokens, and once more in bf16 where the processor multiplies it"""
+    """Race each preset: 437,888 parameters to the end of their window, wide ones on a CPU for 128
+    tokens, and once more in bf16 where the processor multiplies it"""
     use_threads()
     d = pick_device(device)
     has_bf16 = d.type == "cuda" or (d.type == "cpu" and cpu_has_bf16())
