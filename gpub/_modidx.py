@@ -1858,7 +1858,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'gpub.lab.bench.race.file_receipt': ('lib/lab/bench_race.html#file_receipt', 'gpub/lab/bench/race.py'),
                                      'gpub.lab.bench.race.machine_line': ('lib/lab/bench_race.html#machine_line', 'gpub/lab/bench/race.py'),
                                      'gpub.lab.bench.race.timed': ('lib/lab/bench_race.html#timed', 'gpub/lab/bench/race.py'),
-                                     'gpub.lab.bench.race.token_times': ('lib/lab/bench_race.html#token_times', 'gpub/lab/bench/race.py'),
                                      'gpub.lab.bench.race.turn_order': ('lib/lab/bench_race.html#turn_order', 'gpub/lab/bench/race.py')},
             'gpub.lab.bench.rates': { 'gpub.lab.bench.rates.RateLine': ('lib/lab/bench_rates.html#rateline', 'gpub/lab/bench/rates.py'),
                                       'gpub.lab.bench.rates.RateLine.at': ( 'lib/lab/bench_rates.html#rateline.at',

@@ -125,7 +125,7 @@ FOR_USERS = {
     "report.results": "bill_table compare_runs milestone_table replay_prompts",
     "report.watch": "show_progress",
     # and the weights that a page really has, which a tool and tests compare with
-    "share.demo": "as_picture rounded",
+    "share.demo": "as_picture continue_with_chances rounded",
     # pictures that move, for a chapter or a notebook of your own
     "share.frames": "attention_stepper learning_rate_slider previous_letter_weights "
     "training_scrubber",

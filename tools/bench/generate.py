@@ -17,10 +17,11 @@ from torch import nn
 
 from gpub.core import Config, GpubError
 from gpub.device import cpu_has_bf16, machine, pick_device, seed_everything, use_threads
-from gpub.lab.bench.race import Race, machine_line, token_times
+from gpub.lab.bench.race import Clock, Race, machine_line
 from gpub.model.architectures import build_model, config_of
-from gpub.model.generate import generate_ids
+from gpub.model.generate import generate_ids, stream_ids
 from gpub.model.probes import sample_ids
+from gpub.model.sampling import SamplingConfig
 from gpub.share.weights import to_config, to_theirs
 from gpub.table import Table
 
@@ -67,6 +68,18 @@ def contenders(
         )
         out["transformers"] = lambda: hf.generate(x, **kw)[0].tolist()
     return out
+
+
+def token_times(
+    model: nn.Module,
+    prompt: list[int],  # ids
+    n: int,  # tokens to write, the favourite each time
+) -> list[float]:  # n - 1 seconds
+    "Time each token of a text"
+    clock = Clock(model.tok.weight.device)
+    for _ in stream_ids(model, prompt, SamplingConfig(n=n, temperature=0)):
+        clock()
+    return clock.seconds()  # from the first token on, which reads the prompt
 
 
 def flatness(
