@@ -424,6 +424,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.chat.visits._still_true': ('lib/chat/visits.html#_still_true', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._tell': ('lib/chat/visits.html#_tell', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._tell_ages': ('lib/chat/visits.html#_tell_ages', 'gpub/chat/visits.py'),
+                                  'gpub.chat.visits._tell_by_keys': ('lib/chat/visits.html#_tell_by_keys', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._tell_colours': ('lib/chat/visits.html#_tell_colours', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._tell_events': ('lib/chat/visits.html#_tell_events', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._tell_names': ('lib/chat/visits.html#_tell_names', 'gpub/chat/visits.py'),

@@ -957,6 +957,51 @@ _CALCULATIONS = (
         ),
         about_results=False,
     ),
+    Scene(  # an amount in a smaller unit, and back
+        {"big,small,k,word": _of_units, "n": (1, 60)},
+        (
+            Step(
+                (
+                    "{n} {big} [=|is|are|makes] how many {small}?",
+                    "{small} in {n} {big}?",
+                    "how many {small} [r|are|is] [in|] {n} {big}?",
+                    "{n} {big}[, |: ]how many {small}?",
+                ),
+                "r=n*k",
+                "{r} {small}",
+                new="big,small,k,word n",
+            ),
+        ),
+        (
+            Step(
+                (f"{_AGAIN} [in|] {{n}} [{{big}}|]?", "and {n} {big}?"),
+                "r=n*k",
+                "{r} {small}",
+                new="n",
+                share=2,
+            ),
+            Step(("[and|] half of that?", "[and|] half of {n} {big}?"), "r=r/2", "{r} {small}"),
+            Step(
+                ("plus {z} {small} [more|]", "[and|] {z} {small} more [makes|]?"),
+                "r=r+z",
+                "{r} {small}",
+                new="z",
+            ),
+            Step(
+                ("[less|minus|without] {z} {small}", "take away {z} {small}"),
+                "r=r-z",
+                "{r} {small}",
+                new="z",
+            ),
+            Step(
+                ("[and|] [back|that|] in {big}?", "[that's|that is] how many {big}?"),
+                "s=r/k",
+                "{s} {big}",
+                holds=lambda v: Fraction(v["r"]) >= int(v["k"]),
+            ),
+        ),
+        about_results=False,
+    ),
     Scene(  # two numbers that begin alike
         {"p,r": _two_decimals},
         (
@@ -2697,11 +2742,13 @@ def draw_list(rng: random.Random, state: TalkState) -> SkillTurn:
         return _about_words(rng, state, items, one)
     return _about_numbers(rng, state, items)
 
-# %% ../../nbs/lib/chat/visits.ipynb #1e65a50d
+# %% ../../nbs/lib/chat/visits.ipynb #0a431c7e
 _SPELLED = {
     "length": (
         "how many letters [are in|has|does] [the word|] {w} [have|got|]?",
         "letters in {w}?",
+        "how many letters [are|] in '{w}'?",
+        'letters of "{w}"?',
         "count the letters of {w} [then|please|]",
         "the word {w}, how many letters?",
     ),
@@ -2730,6 +2777,8 @@ _SPELLED = {
         "how many {c}[s|'s|] [are in|in|are there in|has] [the word|] {w}?",
         "how often [does the letter|is|do you see] {c} [occur|] in {w}?",
         "how many times is the [letter|] {c} in {w}?",
+        "how many {c} [are|] in '{w}'?",
+        'count the {c} in "{w}"',
         "count the [letter|] {c} in {w}",
     ),
     "palindrome": (
@@ -2986,7 +3035,17 @@ _IN_WEEKS = (
     "that's how many [full|] weeks?",
 )
 _IN_HOURS = ("[and|] in hours?", "how many hours [is that|are that]?", "that in hours?")
+_DATE_TOLD = (
+    "my {who} {name} was born on {date}",
+    "my {who} was born on {date}",
+    "i was born on {date}",
+    "[i was married|we moved here|i started my job|the wall fell|we met] on {date}",
+    "[remember|please note|keep in mind]: my {who}'s [party|wedding|exam] is on {date}",
+    "[the|my] [exam|wedding|trip|concert|test|party] is on {date}",
+)
 _YEARS_TO = (
+    "how old [will|is|becomes|am] [he|she|i] [be|] in {y}?",
+    "[and|] how old in {y}?",
     "[and|] how many years [is it|are it|is that|] [from then|] [to|until|till] {y}?",
     "how many years will that be in {y}?",
     "[and|] how long ago [is|was] that in {y}?",
@@ -3091,7 +3150,11 @@ def _starts_step(rng: random.Random, state: TalkState) -> SkillTurn:
             return SkillTurn("step", f"days {date} {b}", question, _same_year_answer(date, b))
     typed = _typed_date(rng, date)
     state.topic = ("step", "date", date)
-    if kind < 0.7:
+    if kind < 0.6:
+        who = rng.choice(_CALLED)
+        question = type_phrase(rng, _DATE_TOLD, date=typed, who=who, name=rng.choice(_NAMES))
+        return SkillTurn("step", f"told {date}", question, _NOTED)
+    if kind < 0.75:
         return _is_day_turn(rng, state, date, _IS_DAY_PHRASES)
     question = type_phrase(rng, _STEP_FIRST, date=typed)
     answer = _weekday_answer(date) + _DAYS[date.weekday()]
@@ -3403,7 +3466,18 @@ def _tell_number(rng: random.Random, state: TalkState) -> tuple[str, list[Told]]
     return f"my [lucky|favourite|fav] number is {n}", [Told("number", words=(n,))]
 
 
+def _tell_by_keys(rng: random.Random, state: TalkState) -> tuple[str, list[Told]]:
+    "As on a form: name = Anna, job = nurse"
+    name = _any_name(rng)
+    traits = rng.sample(("age", "job", "home", "likes"), 2)
+    values = tuple((trait, _TRAITS[trait].values(rng)) for trait in traits)
+    sign = rng.choice((" = ", ": ", " "))
+    parts = [f"{trait}{sign}{value}" for trait, value in (("name", name), *values)]
+    return f"[me |my |]{', '.join(parts)}", [Told("person", _ME, name, values)]
+
+
 _TELLERS = (
+    (_tell_by_keys, 0.6),
     (_tell_person, 5),
     (_tell_ages, 3),
     (_tell_names, 2),
