@@ -4027,6 +4027,40 @@ _NO_ABOUT_THAT = (
     "{word}|it|that|{country}|the moon] "
     "[from here|from the sun|]?",
     "my [boss|friend|teacher] says i [work|talk|walk] too [slow|much|fast], is [he|she] right?",
+    "[my|the] {word} [hurts|is broken|is lost|does not work|is sick][, |. ][what should i "
+    "do|what now|can "
+    "you fix it|help me]?",
+    "[what|which] [medicine|doctor|pill|diet|exercise] [helps|is good|should i take] "
+    "[against|for] [a cold|"
+    "headache|my back|{word}]?",
+    "[is|are] {word}s [dangerous|poisonous|mammals|alive|good pets|expensive|real] [in "
+    "{country}|]?",
+    "[how long|how much time] does it take [to fly|to drive|by train|to walk] to {country}?",
+    "[what|which] [animal|bird|tree|planet|river|mountain|country] is the "
+    "[biggest|fastest|oldest|longest|"
+    "smallest|tallest] [in the world|on earth|of all|]?",
+    "[how does|how do] [a|an|the] {word} [work|fly|grow|sleep|learn|move] [exactly|]?",
+    "[what|who] [happened|lived|ruled|was born] [in {country}|there|in my street|] [in "
+    "{n}00|long ago|in that "
+    "year]?",
+    "[can|could] you [remind me tomorrow|set an alarm|open the window|turn on the light|search "
+    "the web|look "
+    "it up|google it|show me a map|take a photo]?",
+    "[what|which] [colour|flag|money|language|food] [do they have|is used|is typical] in "
+    "{country}?",
+    "[give|tell|teach] me [a riddle|a proverb|a fact about {word}s|a rule|a nice name for my "
+    "{word}|some "
+    "french|a magic trick]",
+    "[how do i|how can i|what is the best way to] [get rich|learn {language}|bake a cake|fix a "
+    "{word}|make "
+    "friends|sleep better|lose weight|cook {word}]?",
+    "[who|what] is your [favourite|best] [singer|{word}|friend|colour|team|book]?",
+    "[i am|i feel|my friend is] [so sad|in love|afraid of {word}s|in trouble][, |. ][what "
+    "shall i do|any "
+    "advice|help me|what now]?",
+    "[is it true that|why do people say that|do you believe that] [{word}s can "
+    "{word2}|{person} lives in "
+    "{country}|the moon is made of {word}|{subject} is over]?",
     "[shall|should|can] we play [a game|chess|cards|football] [of it|together|]?",
     "is {word} [tastier|better|nicer] than {word2} [in ur opinion|in your opinion|]?",
 )
