@@ -872,7 +872,7 @@ def test_the_plan(tmp_path, monkeypatch):
     for column in ("right_name", *(f"right_turn_{n}" for n in range(1, TURNS + 1))):
         assert 0 <= rows[-1][column] <= 1
     [visited] = [row for row in read_log(tmp_path / "out" / "visits") if "right" in row]
-    assert visited["step"] == 3 and 0 <= visited["right_story"] <= 1
+    assert visited["step"] == 3 and {"right_who", "right_story"} & visited.keys()
 
 
 TYPED = {  # by somebody who does not know the template
