@@ -44,17 +44,8 @@ from gpub.plans.published import lookup
 from gpub.train.presets import PRESETS
 
 NBS = Path(__file__).parents[1] / "nbs"
-TAUGHT, card_table, checkpointing_price, failure_table, fits_table, flag_table = defined_here(
-    NBS / "season2/04_ten_lessons.ipynb",
-    "TAUGHT",
-    "card_table",
-    "checkpointing_price",
-    "failure_table",
-    "fits_table",
-    "flag_table",
-)
-_, lessons_table, stands = defined_here(
-    NBS / "season2/04_ten_lessons.ipynb", "TAUGHT", "lessons_table", "stands"
+checkpointing_price, failure_table, fits_table = defined_here(
+    NBS / "season2/04_ten_lessons.ipynb", "checkpointing_price", "failure_table", "fits_table"
 )
 
 
@@ -95,9 +86,7 @@ def test_a_card_without_a_price_asks_for_one():
         None,
         "none known: give --usd-per-hour",
     ) and "give --usd-per-hour" in str(compare_table(compare_gpus("gpt2-134m", "1B", ["T4"])))
-    assert compare_gpus("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0].usd > 0 and [
-        r[4] for r in card_table([GPUS["T4"], GPUS["A40"]]).rows
-    ] == ["", "0.40"]
+    assert compare_gpus("gpt2-134m", "1B", ["T4"], usd_per_hour=0.35)[0].usd > 0
 
 
 def test_a_card_that_no_table_has_is_measured_where_it_is_and_asks_for_its_price(monkeypatch):
@@ -329,7 +318,7 @@ def test_the_ring():
         and all_reduce_seconds(8e9, 1000, 1) == pytest.approx(16, rel=0.01)
     )
     for n, gb_s in ((0, 1), (2, 0), (2, -1)):
-        refuses("at least 1 card and a link above 0", all_reduce_seconds, 1, n, gb_s)
+        refuses("at least 1 GPU and a link above 0", all_reduce_seconds, 1, n, gb_s)
 
 
 @pytest.mark.parametrize("e", INFRA, ids=lambda e: e.name)
@@ -340,26 +329,10 @@ def test_every_failure_is_caught_and_its_repair_is_silent(e):
 
 
 def test_failures_and_lessons_are_those_published():
-    assert (
-        [e.source for e in INFRA] == lookup("lessons/infra_failures_8/*/id")
-        and set(TAUGHT) == set(lookup("lessons/things_10/*/id"))
-        and len(checklist().rows) == len(CHECKLIST)
-    )
+    assert [e.source for e in INFRA] == lookup("lessons/infra_failures_8/*/id")
+    assert len(checklist().rows) == len(CHECKLIST)
     deaf = replace(INFRA[0], alarm=lambda **evidence: None)
     assert failure_table([deaf]).rows[0][3] == "NOT CAUGHT"
-
-
-@pytest.mark.parametrize("lesson", TAUGHT)
-def test_every_lesson_has_a_guard_and_a_page(lesson):
-    guard, page = TAUGHT[lesson]
-    row = next(
-        r for r, i in zip(lessons_table().rows, lookup("lessons/things_10/*/id")) if i == lesson
-    )
-    assert (row[2] == f"`{guard}`") is stands(guard) and f"../{page}.ipynb" in row[3]
-    if stands(guard):
-        assert (NBS / f"{page}.ipynb").is_file()
-    elif lesson != "thing-09":
-        raise AssertionError(f"{guard} is not there")
 
 
 def test_versions(tmp_path):
@@ -387,19 +360,6 @@ def test_the_first_batch_is_told_in_one_line():
         raise RuntimeError("DataLoader worker (pid 7)\nexited unexpectedly")
 
     refuses("cannot be drawn: RuntimeError: DataLoader worker .pid 7.;", check_first_batch, broken)
-
-
-def test_flags_without_receipts_have_no_number(tmp_path):
-    assert {r[2] for r in flag_table(folder=tmp_path).rows} == {"not measured yet"}
-
-
-def test_a_receipt_of_a_cpu_says_nothing_about_flags_of_a_gpu():
-    assert {r[2] for r in flag_table().rows} == {"not measured yet"}
-
-
-def test_a_lesson_that_one_size_cannot_show_is_marked():
-    rows = zip(lessons_table().rows, lookup("lessons/things_10/*/id"))
-    assert [lesson for row, lesson in rows if "not shown" in row[1]] == ["thing-09"]
 
 
 def test_the_comparison_fits_a_terminal(tmp_path):

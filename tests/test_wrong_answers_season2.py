@@ -143,21 +143,20 @@ WRONG = {
                 lost = interruptions * save / 2 / 60
                 return usd / (1 - lost) if lost < 1 else float("inf")""",
     },
-    "cards_for": {
-        "communication forgotten": """
-            def cards_for(hours, preset, tok_s, usd, gb_s, batch, tokens):
-                need = scale_out(preset, 1, tok_s, usd, gb_s, batch, tokens).hours / hours
-                return next((n for n in (1, 2, 4, 8, 16, 32, 64) if n >= need), None)""",
-        "always one": "def cards_for(*args):\n    return 1",
-        "the most": """
-            def cards_for(hours, preset, *rest):
-                many = [n for n in (1, 2, 4, 8, 16, 32, 64)
-                        if scale_out(preset, n, *rest).hours <= hours]
-                return many[-1] if many else None""",
-        "every number": """
-            def cards_for(hours, preset, *rest):
-                return next((n for n in range(1, 65)
-                             if scale_out(preset, n, *rest).hours <= hours), None)""",
+    "step_seconds": {
+        "hidden before it is made smaller": """
+            def step_seconds(compute, wait, bytes_each=4, hidden=0.0):
+                left = max(0.0, wait - hidden * compute)
+                return compute + left * bytes_each / 4""",
+        "waiting below zero": """
+            def step_seconds(compute, wait, bytes_each=4, hidden=0.0):
+                return compute + wait * bytes_each / 4 - hidden * compute""",
+        "a share of the waiting": """
+            def step_seconds(compute, wait, bytes_each=4, hidden=0.0):
+                return compute + wait * bytes_each / 4 * (1 - hidden)""",
+        "all of it at once": """
+            def step_seconds(compute, wait, bytes_each=4, hidden=0.0):
+                return max(compute, wait * bytes_each / 4)""",
     },
     "gain_of": {
         "sums, not pairs": """

@@ -5,32 +5,44 @@ import math
 from .style import Drawing
 
 
+WIDE, BLOCK = 23, 18  # pixels: the time of one block forward, what a block keeps
+
+
+def memory_over_time(d, base, kept, again):
+    "A bar for each stretch of time, as high as what is held then; a backward pass takes two"
+    x, held = 14, 0
+    for _ in range(4):
+        held += kept
+        d.box(x, base - held, WIDE, held, kind="module", corner=0)
+        x += WIDE
+    for _ in range(4):
+        high = held
+        if again:
+            high += BLOCK
+            d.box(x, base - high, WIDE, high, kind="plum", corner=0)
+            x += WIDE
+        d.box(x, base - high, 2 * WIDE, high, kind="warm", corner=0)
+        x += 2 * WIDE
+        held -= kept
+
+
 def kept_or_recomputed():
     d = Drawing(
         "Gradient checkpointing",
-        "A forward and a backward pass over four blocks. Without checkpointing every block keeps "
-        "what its backward pass needs. With full checkpointing only the input of each block is "
-        "kept, and each block runs forward a second time just before its backward pass.",
+        "Memory held over the time of one step, for a model of four blocks. Keeping everything, "
+        "memory rises with every block of the forward pass and falls with every block of the "
+        "backward pass. With full checkpointing only the small inputs pile up; in the backward "
+        "pass each block runs forward again, which makes a bump, so the step takes longer and its "
+        "peak is about half as high.",
         width=400,
         height=276,
     )
-    for row, (name, note, kind, again) in enumerate(
-        (
-            ("keep everything", "1 forward, 1 backward", "warm", False),
-            ("full checkpointing", "2 forward, 1 backward", "quiet", True),
-        )
-    ):
-        y = 34 + row * 124
-        d.text(14, y, name, "name", "start")
-        d.text(386, y, note, "note", "end")
-        for i in range(4):
-            x = 14 + i * 95
-            d.box(x, y + 14, 46, 34, f"{i + 1}", kind="module")
-            d.box(x + 50, y + 14, 14 if again else 37, 34, kind=kind, corner=3)
-            if again:
-                d.box(x, y + 56, 46, 24, "", "again", "plum")
-    d.text(14, 116, "beside each block: what it keeps in memory", "note", "start")
-    d.text(14, 260, "violet: run again, from the kept input", "note", "start")
+    d.text(14, 30, "keep everything", "name", "start")
+    memory_over_time(d, 124, BLOCK, again=False)
+    d.text(14, 160, "full checkpointing", "name", "start")
+    memory_over_time(d, 220, 5, again=True)
+    d.text(14, 244, "height: memory held; to the right: time", "note", "start")
+    d.text(14, 262, "blue forward, orange backward, violet forward again", "note", "start")
     return d
 
 
