@@ -22,11 +22,11 @@ def usd_per_billion(
 # %% ../../nbs/season2/04_ten_lessons.ipynb #7da0481a
 def all_reduce_seconds(
     size: float,  # bytes to average
-    n: int,  # cards
+    n: int,  # GPUs
     gb_s: float,  # of one link, one direction
 ) -> float:
     """Return how long a ring takes, which sends 2(n-1)/n of the bytes through each link
     (Patarasuk and Yuan 2009)"""
     if n < 1 or gb_s <= 0:
-        raise GpubError(f"at least 1 card and a link above 0 GB/s, got {n} and {gb_s}")
+        raise GpubError(f"at least 1 GPU and a link above 0 GB/s, got {n} and {gb_s}")
     return 2 * (n - 1) / n * size / (1e9 * gb_s)

@@ -4,7 +4,6 @@ import math
 
 from .style import Drawing
 
-
 WIDE, BLOCK = 23, 18  # pixels: the time of one block forward, what a block keeps
 
 
