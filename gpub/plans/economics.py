@@ -90,14 +90,14 @@ def scale_out(
 # %% ../../nbs/lib/plans/economics.ipynb #8d5db6dd
 CHECKLIST = (  # question, why it was written down, how to answer it
     (
-        "Is the card you want, and a second one, free in this region today?",
+        "Is the GPU you want, and a second one, free in this region today?",
         "thing-10",
-        "start one of each for a minute; a list price is no card",
+        "start one of each for a minute; a listed price is no GPU",
     ),
     (
-        "Do the data and the cards live in the same region?",
+        "Do the data and the GPUs live in the same region?",
         "thing-01",
-        "volumes do not move: choose the region by its cards, then upload",
+        "volumes do not move: choose the region by its GPUs, then upload",
     ),
     (
         "What does a billion tokens cost on each?",
@@ -107,7 +107,7 @@ CHECKLIST = (  # question, why it was written down, how to answer it
     (
         "Does the model fit without checkpointing?",
         "thing-05",
-        "gpub plan PRESET --gpu CARD --tokens N",
+        "gpub plan PRESET --gpu NAME --tokens N",
     ),
     (
         "Is the volume large enough for data and checkpoints, quota included?",
@@ -130,7 +130,7 @@ CHECKLIST = (  # question, why it was written down, how to answer it
         "gpub preflight PRESET",
     ),
     (
-        "At which price per point of loss do you stop?",
+        "At which price per nat of loss do you stop?",
         "thing-08",
         "gpub bill RUN: what the next 0.01 costs",
     ),
