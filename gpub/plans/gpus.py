@@ -17,9 +17,8 @@ from .published import lookup
 from .speeds import speed_range
 from ..core import Config, GpubError
 from ..files import shipped
-from ..model.gpus import GPU, find_gpu, ram_bytes
+from ..model.gpus import GPU, find_gpu, ram_bytes, seconds_per_call
 from ..model.gpu_plan import ROOM, GpuPlan, plan
-from ..train.compiled import seconds_per_call
 from ..train.kernels import matmul_peak
 from ..train.timed_steps import TimedSteps
 

@@ -21,8 +21,8 @@ from ..device import Precision, cpu_has_bf16, cpu_name, pick_precision
 from ..files import remember
 from ..model.attention import capability_of, grouped_natively
 from ..model.gpt import causal_attention, fused_attention
+from ..model.gpus import seconds_per_call
 from ..model.llama import repeat_kv_heads
-from .compiled import seconds_per_call
 from .config import TrainConfig
 from .memory import MicroBatcher, forward_backward
 from .step_batch import TokenBatch, next_token_loss
