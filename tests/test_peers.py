@@ -28,7 +28,7 @@ from tools.bench.generate import (
 from tools.bench.loader import bench_loader, bench_loader_table
 from tools.bench.prep import bench_text, shard_writing, stage_speeds, trove_way, usual_way
 from tools.bench.shakespeare import HFModel, ours, published_rate, random_windows, time_to
-from tools.bench.train import alone, gpub_steps
+from tools.bench.train import alone, gpub_steps, overhead
 from tools.kl_ends import chain_ends
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +40,12 @@ def test_a_contender_in_a_process_of_its_own(forks):
     assert len(done["seconds"]) == 3 and done["rss"] > 1e7 and 3 < done["loss"] < 6
     with pytest.raises(GpubError, match="gpub_steps failed: .*vocab_size"):
         alone(gpub_steps, model={}, batch=2, steps=1)
+
+
+def test_the_engine_takes_turns_with_a_bare_loop():
+    tiny = dict(d_model=32, context_length=64, batch_tokens=256, compile="no")
+    cost = overhead(steps=32, settings=tiny)
+    assert cost["steps"] == 30 and cost["engine_ms"] > 0 and 0.3 < cost["ratio"] < 5
 
 
 def test_ours_ends_and_the_peers_model_starts_where_a_model_starts():

@@ -206,7 +206,7 @@ def time_steps(hour: Hour, kind: StepKind) -> dict:
     "Time steps of one kind"
     steps = 2 if hour.toy else 30 if kind.preset == hour.small else 8
     settings = step_settings(hour, kind)
-    return bench_train(kind.preset, hour.device, steps, settings, around=False)
+    return bench_train(kind.preset, hour.device, steps, settings)
 
 
 def train_in_fp8(hour: Hour) -> dict:

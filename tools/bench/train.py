@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,14 +16,22 @@ import torch
 from gpub.core import GpubError
 from gpub.data.batches import Batches
 from gpub.device import pick_device, seed_everything, use_threads
-from gpub.lab.bench.race import Clock, turn_order
+from gpub.lab.bench.race import Clock, Race, turn_order
 from gpub.lab.bench.train import bench_train, bench_train_table, zipf_tokens
-from gpub.model.architectures import SHAPES
+from gpub.model.architectures import SHAPES, build_model
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import LlamaConfig
+from gpub.progress import Progress
+from gpub.train.compiled import choose_loss
 from gpub.train.config import TrainConfig
+from gpub.train.kernels import pick_attention
 from gpub.train.loop import train_next_token
+from gpub.train.memory import MicroBatcher
+from gpub.train.optim import make_optimizers, muon_format
+from gpub.train.options import RunOptions
 from gpub.train.presets import apply_settings, find_preset
+from gpub.train.trainer import Trainer
+from gpub.train.training_run import OpenRun
 from tools.bench.llama import MIDDLE, bench_llama, bench_llama_table
 from tools.bench.shakespeare import HFModel
 
@@ -80,7 +89,8 @@ def trainer_steps(
     try:
         # the Trainer needs accelerate, and asks late
         import accelerate  # noqa: F401
-        from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+        from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+        from transformers import Trainer as HFTrainer
     except ImportError as e:
         raise GpubError(
             f"this comparison needs transformers and accelerate ({e}): pip install 'gpub[hub]' "
@@ -116,7 +126,7 @@ def trainer_steps(
         )
         hf = HFModel(cfg).hf
         hf.loss_type = "ForCausalLM"  # else it is guessed from the name, with a warning
-        trainer = Trainer(hf, args, train_dataset=rows, callbacks=[Marks()])
+        trainer = HFTrainer(hf, args, train_dataset=rows, callbacks=[Marks()])
         trainer.remove_callback(PrinterCallback)
         out = trainer.train()
     return dict(seconds=tick.seconds(), rss=peak_rss(), loss=out.training_loss)
@@ -178,14 +188,89 @@ def against_trainer(
     )
 
 
+def overhead(
+    preset: str = "shakespeare",  # its name, as for `gpub train`
+    steps: int = 300,  # of each, at most: two begin the run, and only whole turns count
+    turn: int = 10,  # steps before the other has its turn
+    settings: Mapping[str, object] | None = None,
+    # called with what the engine decides
+    log: Callable[[str], object] = lambda text: None,
+) -> dict:  # milliseconds a step of both, and their ratio
+    "Measure the engine's time over a bare loop's"
+    with (
+        tempfile.TemporaryDirectory() as d,
+        open(Path(d, "out"), "w", encoding="utf-8") as out,
+    ):
+        run = Trainer(
+            RunOptions(
+                preset,
+                Path(d, "run"),
+                settings={"steps": steps, **(settings or {})},
+                save_every=100,
+                log=log,
+                eval_steps={steps},
+                milestone_steps=(),
+                progress=Progress(steps, out=out),
+            )
+        )
+        with run.opened() as opened:
+            engine = opened.steps()
+            next(engine)
+            bare = _bare_step(opened, log)
+            bare()
+            contenders = dict(
+                engine=lambda n: _repeat(engine.__next__, turn), bare=lambda n: _repeat(bare, turn)
+            )
+            race = Race(contenders, run.task.device).run((steps - 2) // turn)
+    n = (steps - 2) // turn * turn
+    spent = race.each(sum)
+    return dict(
+        preset=preset,
+        steps=n,
+        engine_ms=round(spent["engine"] / n * 1e3, 3),
+        bare_ms=round(spent["bare"] / n * 1e3, 3),
+        ratio=round(spent["engine"] / spent["bare"], 4),
+    )
+
+
+def _repeat(step: Callable[[], object], times: int):
+    for _ in range(times):
+        step()
+
+
+def _bare_step(run: OpenRun, log: Callable[[str], object]) -> Callable[[], None]:
+    "A step of a run's model and recipe, and nothing around it"
+    task = run.task
+    dev = task.device
+    dtype = run.learner.dtype
+    model = pick_attention(build_model(task.model_cfg).to(dev), dev, dtype)
+    batch = task.read_batch(0)
+    x = batch.ids
+    y = batch.targets
+    params = [*model.parameters()]
+    opts = make_optimizers(model, task.cfg, muon_format(dev))
+    loss_fn = choose_loss(MicroBatcher(model, task.cfg, log=log), (x, y), task.cfg, dtype)
+
+    def step():
+        with torch.autocast(dev.type, dtype, enabled=dtype != torch.float32):
+            loss = loss_fn(x, y)
+        loss.backward()
+        torch.nn.utils.get_total_norm([p.grad for p in params])
+        for opt in opts:
+            opt.step()
+            opt.zero_grad()
+
+    return step
+
+
 def bench_train_peers(
     preset: str = "gpt2-134m",  # its name, as for `gpub train`
     device: str = "auto",  # CUDA where it is, else MPS, else the CPU
     steps: int = 30,  # that are counted
     log: Callable[[str], object] = print,  # called with a line now and then
 ) -> dict:  # plain values
-    "Return the receipt of `gpub bench train`, with a peer beside the step"
-    out = bench_train(preset, device, steps, log=log)
+    "Return the receipt of `gpub bench train`, with a bare loop and a peer beside the step"
+    out = bench_train(preset, device, steps, log=log) | dict(overhead=overhead(log=log))
     d = pick_device(device)
     if find_preset(preset).config is LlamaConfig:
         out["llama"] = _bench_llama(preset, d)
@@ -209,6 +294,11 @@ def bench_train_peers_table(
 ) -> str:
     "The receipt in lines"
     lines = [bench_train_table(r)]
+    if o := r.get("overhead"):
+        lines.append(
+            f"around the step: {o['ratio']:.3f} of a bare loop's time over {o['steps']} steps "
+            f"({o['preset']})"
+        )
     if t := r.get("trainer"):
         lines.append(
             f"{t['preset']}, batch {t['batch']}: a step in {1 / t['speed_ratio']:.2f} of the "
