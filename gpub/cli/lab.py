@@ -52,18 +52,14 @@ def receipt_of(
 @device_option
 @number_option("--steps", 30, "Steps to count, after the warm-up.", least=1)
 @settings_option("As for gpub train, such as micro_batch=8 or compile=no.")
-@click.option(
-    "--around/--no-around", default=True, help="Also what the engine spends around a bare loop."
-)
 @receipt_of
 def bench_train_command(
-    preset: str, device: str, steps: int, settings: tuple[str, ...], around: bool
+    preset: str, device: str, steps: int, settings: tuple[str, ...]
 ) -> tuple[dict, str]:
-    """Measure a preset's step on this device: tokens a second, share of the peak, and what
-    surrounds it."""
+    "Measure a preset's step on this device: tokens a second, and share of the peak."
     from gpub.lab.bench.train import bench_train, bench_train_table
 
-    result = bench_train(preset, device, steps, parse_settings(settings), around)
+    result = bench_train(preset, device, steps, parse_settings(settings))
     return result, bench_train_table(result)
 
 
