@@ -13,7 +13,7 @@ def answers_scored():
         width=400,
         height=326,
     )
-    question = d.box(40, 18, 112, 50, "question", "read once", "thing")
+    question = d.box(40, 18, 112, 50, "question", "with each answer", "thing")
     d.text(90, 100, "answer", "name")
     d.text(212, 100, "sum, nats", "name")
     d.text(328, 100, "per character", "name")
