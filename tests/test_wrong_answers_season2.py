@@ -226,22 +226,22 @@ WRONG = {
                     last = name
                 return last""",
     },
-    "dear": {
+    "price_gate": {
         "the price of the whole phase": """
-            def dear(tokens, usd):
+            def price_gate(tokens, usd):
                 return Gate(metric="usd_per_billion", most=usd, when="always", after=20)""",
         "a lowest price": """
-            def dear(tokens, usd):
+            def price_gate(tokens, usd):
                 return Gate(metric="usd_per_billion", least=usd / tokens * 1e9,
                             when="always", after=20)""",
         "asked at the end": """
-            def dear(tokens, usd):
+            def price_gate(tokens, usd):
                 return Gate(metric="usd_per_billion", most=usd / tokens * 1e9)""",
         "the limit of the first case": """
-            def dear(tokens, usd):
+            def price_gate(tokens, usd):
                 return Gate(metric="usd_per_billion", most=15.2588, when="always", after=20)""",
         "another metric": """
-            def dear(tokens, usd):
+            def price_gate(tokens, usd):
                 return Gate(metric="tok_s", least=usd / tokens * 1e9, when="always", after=20)""",
     },
     "paired_range": {
