@@ -68,7 +68,7 @@ import os, signal, sys
 from gpub.plans.phase_watch import PhaseRunner
 import gpub.plans.verdicts
 import gpub.plans.runner
-from gpub.train.step_recorder import StepRecorder
+from gpub.train.open_run import OpenRun
 from gpub.tune.steps import Tuning
 phase, moment = sys.argv.pop(1).split(":")
 
@@ -76,7 +76,7 @@ def die(name, step):
     if name == phase and str(step) == moment:
         os.kill(os.getpid(), signal.SIGKILL)
 
-look, log, judge = PhaseRunner.look, StepRecorder.log_step, gpub.plans.runner.judge_phase
+look, log, judge = PhaseRunner.look, OpenRun.log_step, gpub.plans.runner.judge_phase
 def looked(self, s):
     die("base", s.n)
     return look(self, s)
@@ -87,7 +87,7 @@ def written(self, s):
 def judged(out, plan, p, *more):
     die(p.name, "verdict")
     return judge(out, plan, p, *more)
-PhaseRunner.look, StepRecorder.log_step, gpub.plans.runner.judge_phase = looked, written, judged
+PhaseRunner.look, OpenRun.log_step, gpub.plans.runner.judge_phase = looked, written, judged
 from gpub.cli.main import main
 main()
 """

@@ -269,7 +269,8 @@ def test_a_file_that_only_claims_to_be_safetensors(tmp_path, content):
     folder = save(tmp_path, 1)
     (folder / MODEL).write_bytes(content)
     reseal(
-        folder, files=described(folder, size=len(content), sha256=ckpt.file_sha256(folder / MODEL))
+        folder,
+        files=described(folder, size=len(content), sha256=folders.file_sha256(folder / MODEL)),
     )
     refuses("holds no safetensors", load_checkpoint, tmp_path)
 
@@ -1051,9 +1052,9 @@ def test_a_file_that_cannot_be_read_is_one_line_and_no_damage(tmp_path, monkeypa
 
     save(tmp_path, 1)
     save(tmp_path, 2)
-    read = ckpt.file_sha256
-    monkeypatch.setattr(ckpt, "file_sha256", fails)
-    monkeypatch.setattr(ckpt, "_CHECKSUMS", {})
+    read = folders.file_sha256
+    monkeypatch.setattr(folders, "file_sha256", fails)
+    monkeypatch.setattr(folders, "_CHECKSUMS", {})
     refuses(f"{MODEL} cannot be read: .*{error.strerror}", load_checkpoint, tmp_path)
     assert load_checkpoint(tmp_path, step=1).step == 1
 
@@ -1064,8 +1065,8 @@ def test_a_load_that_races_with_rotation(tmp_path, monkeypatch, moment):
     before an old milestone"""
     save(tmp_path, 1, milestone=True)
     save(tmp_path, 2, keep=1)
-    name = dict(verify="_verify_file", read="_read_part")[moment]
-    real, saved = getattr(ckpt, name), []
+    owner, name = dict(verify=(folders.FileEntry, "verify"), read=(ckpt, "_read_part"))[moment]
+    real, saved = getattr(owner, name), []
 
     def overtaken(*args):
         if not saved:
@@ -1073,7 +1074,7 @@ def test_a_load_that_races_with_rotation(tmp_path, monkeypatch, moment):
             save(tmp_path, 3, keep=1)
         return real(*args)
 
-    monkeypatch.setattr(ckpt, name, overtaken)
+    monkeypatch.setattr(owner, name, overtaken)
     assert load_checkpoint(tmp_path, log=pytest.fail).step == 3
 
 
@@ -1083,12 +1084,12 @@ def test_a_file_that_is_rewritten_while_it_is_read_is_read_again(tmp_path, monke
     path.write_bytes(b"old")
     written = path.stat().st_mtime_ns
     clock = iter([written, written + 10**10, written + 10**10, written + 2 * 10**10])
-    monkeypatch.setattr(ckpt.time, "time_ns", lambda: next(clock))
-    monkeypatch.setattr(ckpt, "_CHECKSUMS", {})
-    old = ckpt.cached_checksum(path)
+    monkeypatch.setattr(folders.time, "time_ns", lambda: next(clock))
+    monkeypatch.setattr(folders, "_CHECKSUMS", {})
+    old = folders.cached_checksum(path)
     path.write_bytes(b"new")
     os.utime(path, ns=(written, written))
-    assert ckpt.cached_checksum(path) != old
+    assert folders.cached_checksum(path) != old
 
 
 def test_a_checkpoint_folder_without_its_state_is_named(tmp_path):
@@ -1190,11 +1191,11 @@ def aged(run):
 
 def test_a_process_reads_a_checkpoint_once(tmp_path, monkeypatch):
     "However often it is asked for; a file that changed is read again"
-    summed, real = [], ckpt.file_sha256
+    summed, real = [], folders.file_sha256
     save(tmp_path, 1)
     folder = save(tmp_path, 2)
     aged(tmp_path)
-    monkeypatch.setattr(ckpt, "file_sha256", lambda path: summed.append(path.name) or real(path))
+    monkeypatch.setattr(folders, "file_sha256", lambda path: summed.append(path.name) or real(path))
     run = Run(tmp_path)
     assert run.newest().step == run.steps == run.load().step == load_checkpoint(tmp_path).step == 2
     assert run.weights_checksum() == real(folder / MODEL)
@@ -1215,8 +1216,8 @@ def test_a_border_of_phases_reads_the_newest_checkpoint_once(tmp_path, text, mon
     )
     Trainer(options).go()
     aged(tmp_path)
-    summed, real = [], ckpt.file_sha256
-    monkeypatch.setattr(ckpt, "file_sha256", lambda path: summed.append(str(path)) or real(path))
+    summed, real = [], folders.file_sha256
+    monkeypatch.setattr(folders, "file_sha256", lambda path: summed.append(str(path)) or real(path))
     assert steps_reached(tmp_path / "run") == newest_recipe(tmp_path / "run")[0] == 4
     Trainer(replace(options, settings=settings | dict(steps=6))).go()
     newest = [name for name in summed if "/step-00000004/" in name]

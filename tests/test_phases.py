@@ -16,7 +16,7 @@ from kill import same_weights, wait_for
 from marks import first_ones
 
 import gpub.train.journal as gpub_journal
-import gpub.train.step_recorder as step_recorder
+import gpub.train.open_run as open_run
 import gpub.train.training_run as training_run
 from gpub.cli.plans import bill_command, run_command
 from gpub.core import GpubError, read_json
@@ -92,7 +92,7 @@ SILENT = open(os.devnull, "w")
 def quick():
     "What every start measures, and every end draws, is tested elsewhere"
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(step_recorder, "known_peak", lambda *a: 1e12)
+        m.setattr(open_run, "known_peak", lambda *a: 1e12)
         m.setattr("gpub.report.page.write_report", empty_report)
         m.setattr(gpub_journal, "SAMPLING", replace(gpub_journal.SAMPLING, n=20))
         yield
@@ -325,7 +325,7 @@ def test_money_that_came_later(text, tmp_path, straight):
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.0]
-    parts = (RunRows, "read", 10), (step_recorder.StepRecorder, "write_checkpoint", 30)
+    parts = (RunRows, "read", 10), (open_run.OpenRun, "write_checkpoint", 30)
 
     def ledger(d, usd, step=0, since=None, paid=False):
         now[0] += 40

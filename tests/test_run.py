@@ -31,8 +31,8 @@ from gpub.device import use_threads
 from gpub.files import cache_dir
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.folder import stop_flag
+from gpub.train.open_run import OpenRun
 from gpub.train.options import RunOptions
-from gpub.train.step_recorder import StepRecorder
 from gpub.train.trainer import Trainer
 
 # runs are compared: none may time for itself which precision is faster
@@ -873,16 +873,16 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         return whole(*args, **options)
 
     monkeypatch.setattr(learner, "train", noted)
-    logs = StepRecorder.log_step
+    logs = OpenRun.log_step
 
-    def stops(recorder, s):
-        logs(recorder, s)
+    def stops(run, s):
+        logs(run, s)
         if s.n == 10:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(StepRecorder, "log_step", stops)
+    monkeypatch.setattr(OpenRun, "log_step", stops)
     assert gpub(*argv) == 130
-    monkeypatch.setattr(StepRecorder, "log_step", logs)
+    monkeypatch.setattr(OpenRun, "log_step", logs)
     monkeypatch.setattr(
         kernels, "forward_backward_seconds", lambda *a: pytest.fail("measured again")
     )

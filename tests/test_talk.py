@@ -33,7 +33,7 @@ from gpub.record.folder import Interrupted
 from gpub.record.run import load
 from gpub.share.hub import export_model
 from gpub.train import learner, optim
-from gpub.train.step_recorder import StepRecorder
+from gpub.train.open_run import OpenRun
 from gpub.tune.dpo import DpoConfig
 from gpub.tune.grpo import GrpoConfig
 from gpub.tune.lora import load_lora, merge_lora
@@ -111,12 +111,12 @@ def test_a_killed_command_goes_on_to_the_same_bits(talker, tmp_path, method):
     done(command, talker, *words, "--out", tmp_path / "whole")
     program = (
         "import os, signal, sys\n"
-        "from gpub.train.step_recorder import StepRecorder\n"
-        "log_step = StepRecorder.log_step\n"
+        "from gpub.train.open_run import OpenRun\n"
+        "log_step = OpenRun.log_step\n"
         "def log_and_die(self, s):\n"
         "    log_step(self, s)\n"
         "    if s.n == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "StepRecorder.log_step = log_and_die\n"
+        "OpenRun.log_step = log_and_die\n"
         "from gpub.cli.main import main\n"
         "main()\n"
     )
@@ -595,7 +595,7 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
     "Pinned where that is free, else said in one line; the bits are those of an undisturbed run"
     command, words = METHODS["sft"]
     words = [talker, *words, "--steps", 6, "--every", 2, "--device", "cpu", "--out"]
-    threads, real = torch.get_num_threads(), StepRecorder.log_step
+    threads, real = torch.get_num_threads(), OpenRun.log_step
     used = []
 
     def stopped_at_three(self, s):
@@ -605,7 +605,7 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
         real(self, s)
 
     def cut(folder):
-        monkeypatch.setattr(StepRecorder, "log_step", stopped_at_three)
+        monkeypatch.setattr(OpenRun, "log_step", stopped_at_three)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         assert isinstance(typed(command, *words, folder).exception, Interrupted)
         return folder
@@ -614,7 +614,7 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
         monkeypatch.setattr(f"{room}.usable_cores", lambda: 2)
     try:
         pinned, forced = cut(tmp_path / "pinned"), cut(tmp_path / "forced")
-        monkeypatch.setattr(StepRecorder, "log_step", real)
+        monkeypatch.setattr(OpenRun, "log_step", real)
         done(command, *words, tmp_path / "whole")
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         said = done(command, *words, forced)

@@ -20,7 +20,7 @@ from gpub.data.batch import IGNORED, Batch
 from gpub.device import seed_everything
 from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
-from gpub.train import trainer
+from gpub.train import optim, trainer
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig, context_length_at, context_lengths
 from gpub.train.depth import set_depth
@@ -421,8 +421,8 @@ def test_processes_that_share_no_gradients_are_refused():
     two = LoopSettings(world=World(0, 2))
     with pytest.raises(GpubError, match="2 processes that share no gradients learn apart"):
         next(train(tiny(), None, CFG, settings=two))
-    with pytest.raises(GpubError, match="train_next_token is for one process"):
-        train_next_token(tiny(), None, CFG, settings=two)
+    with pytest.raises(GpubError, match="take the steps of a `Learner`"):
+        next(train_next_token(tiny(), None, CFG, settings=two))
 
 
 def test_any_block_can_be_computed_twice():
@@ -519,13 +519,13 @@ def test_muon_holds_a_few_matrices_at_a_time_in_bf16(monkeypatch):
     for p in matrices:
         p.grad = torch.randn_like(p)
     stacks = []
-    turn = Muon._turn
+    real = optim.divide_stack
 
-    def noted(self, stack, steps):
+    def noted(f, stack, world):
         stacks.append((len(stack), stack.dtype))
-        return turn(self, stack, steps)
+        return real(f, stack, world)
 
-    monkeypatch.setattr(Muon, "_turn", noted)
+    monkeypatch.setattr(optim, "divide_stack", noted)
     Muon(matrices, dtype=torch.bfloat16).step()
     assert stacks == [(8, torch.bfloat16), (8, torch.bfloat16), (4, torch.bfloat16)]
 

@@ -105,6 +105,7 @@ class Batches:
         weights: dict[str, float] | None = None,
         anneal: AnnealMix | None = None,  # other shares for the end; needs `weights`
         device: torch.device | str | None = None,  # keep the tokens on this device and gather there
+        shard_map: ShardMap | None = None,  # where the ids lie in shards: `from_shards` knows it
     ):
         if anneal is not None and weights is None:
             raise GpubError("anneal changes the weights of the sources: give weights, too")
@@ -115,7 +116,7 @@ class Batches:
             rank=rank,
             world_size=world_size,
         )
-        self.shard_map: ShardMap | None = None  # where the tokens lie: `from_shards` knows it
+        self.shard_map = shard_map
         arrays_of = _arrays_by_source(ids)
         if weights is None:
             arrays_of = _as_one_source(arrays_of)
@@ -137,6 +138,8 @@ class Batches:
             self.mixture = Mixture(weights, list(arrays_of), anneal.weights, first_window)
         self._arrays_of = arrays_of
 
+    __iter__ = None  # the order has no end: `list(batches)` would never return
+
     def __getitem__(
         self,
         step: int,  # from 0, as far as you like
@@ -145,8 +148,16 @@ class Batches:
         step = operator.index(step)  # no slice: the order has no end
         if step < 0:
             raise IndexError(f"steps count from 0, not {step}")
+        return self.rows(step, self.plan.context_length)
+
+    def rows(
+        self,
+        step: int,  # from 0
+        row_length: int,  # tokens a row: a part of a window, or all of it
+    ) -> Batch:
+        "Read this rank's rows of a step, cut to a length: as many tokens, in more rows"
         tokens = self.plan.batch * self.plan.context_length
-        return self.read(step * tokens, tokens)
+        return self.read(step * tokens, tokens, row_length)
 
     def read(
         self,
@@ -246,9 +257,8 @@ class Batches:
         ids = {}
         for name, files in entries.items():
             ids[name] = [open_shard(folder, manifest, entry, at_random=True) for entry in files]
-        batches = cls(ids, weights=weights, **settings)
-        batches.shard_map = ShardMap(folder, manifest_fingerprint(manifest), entries)
-        return batches
+        shard_map = ShardMap(folder, manifest_fingerprint(manifest), entries)
+        return cls(ids, weights=weights, shard_map=shard_map, **settings)
 
     @cached_property
     def fingerprint(self) -> str:  # 16 hex digits

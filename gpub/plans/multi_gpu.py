@@ -32,7 +32,7 @@ from ..model.counts import parameter_anatomy
 from ..table import Table
 from ..train.config import TrainConfig
 from ..train.learner import first_cut
-from ..train.optim import DividedMuon, make_optimizers
+from ..train.optim import Muon, make_optimizers
 from ..train.parallel import World
 from ..train.presets import apply_settings, find_preset
 
@@ -81,7 +81,7 @@ def _muon_traffic(model: torch.nn.Module, cfg: TrainConfig, sharing: Sharing) ->
     world = World(0, sharing.processes)
     sent = Counter()
     for opt in make_optimizers(model, cfg, torch.bfloat16, world):
-        if not isinstance(opt, DividedMuon):
+        if not isinstance(opt, Muon):
             continue
         by_shape: dict[tuple, list] = {}
         for p in opt.param_groups[0]["params"]:
@@ -93,7 +93,7 @@ def _muon_traffic(model: torch.nn.Module, cfg: TrainConfig, sharing: Sharing) ->
     return sent
 
 
-def _stack_traffic(opt: DividedMuon, alike: list[torch.Tensor], processes: int) -> Counter:
+def _stack_traffic(opt: Muon, alike: list[torch.Tensor], processes: int) -> Counter:
     "Of one stack, in bf16: fewer matrices than processes are told, more are gathered"
     sent = Counter()
     matrices = Counter()

@@ -23,7 +23,8 @@ from .verdicts import Cause, record_verdict
 from ..core import write_atomic
 from ..record.folder import Interrupted
 from ..train.loop import Diverged, TrainStep
-from ..train.training_run import OpenRun, TrainingRun
+from ..train.open_run import OpenRun
+from ..train.training_run import TrainingRun
 
 # %% ../../nbs/lib/plans/phase_watch.ipynb #d6992ce7
 class Stop(NamedTuple):

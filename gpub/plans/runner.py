@@ -82,12 +82,13 @@ from ..record.folder import Interrupted, disk_errors, lock_folder
 from ..record.ledger import account, read_ledger
 from ..record.mirror import copy_small_files, mirror_run
 from ..train.config import CHANGEABLE, stable_steps
+from ..train.open_run import OpenRun
 from ..train.options import RunOptions, eval_steps
 from ..train.parallel import World
 from ..train.presets import apply_settings, find_preset
 from ..train.timed_steps import read_timed
 from ..train.trainer import Trainer
-from ..train.training_run import OpenRun, TrainingRun
+from ..train.training_run import TrainingRun
 from ..tune.dpo import DpoConfig
 from ..tune.grpo import GrpoConfig
 from ..tune.methods import DpoOptions, GrpoOptions, SftOptions

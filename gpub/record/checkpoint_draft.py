@@ -182,7 +182,12 @@ class CheckpointDraft:
         "Copy the state, and take the lengths of the logs at this moment"
         paths = {name: Path(run_dir, name) for name in LOGS}
         sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-        state_now = json.loads(json.dumps(state))  # a copy, as JSON gives it back
+        if step < 0:
+            raise GpubError(f"the step of a checkpoint is 0 or more, not {step}")
+        try:
+            state_now = json.loads(json.dumps(state))  # a copy, as JSON gives it back
+        except (TypeError, ValueError) as e:
+            raise GpubError(f"the state of a checkpoint is plain JSON: {first_line(e)}") from None
         return cls(Path(run_dir), step, state_now, keep, milestone, sizes)
 
     @property

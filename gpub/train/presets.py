@@ -38,13 +38,6 @@ class Preset:
     # integral that the weight decay is computed from; None: it is the recipe's own
     decay_target: float | None = None
 
-    def check_shape(
-        self,
-        shape: dict,  # of the config, without its vocabulary
-    ) -> None:
-        "Raise `GpubError` for a shape that cannot be, whatever the vocabulary"
-        self.config(vocab_size=2, **shape)
-
 
 def preset_of_shape(
     name: str,  # of a shape in `SHAPES`

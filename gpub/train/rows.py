@@ -55,8 +55,7 @@ class RunRows:
         length: int,  # of the rows, one of `context_lengths`
     ) -> Batch:
         "Read this process's rows of a step"
-        size = self.cfg.batch_tokens
-        return self._batches_of(length).read(step * size, size, length)
+        return self._batches_of(length).rows(step, length)
 
     def trace(
         self,

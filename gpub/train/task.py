@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from ..core import Config
 from ..data.tokenizer import Tokenizer
 from ..device import Precision, pick_precision
-from ..model.gpt import Decoder
+from ..model.architectures import architecture_of
+from ..model.gpt import Decoder, DecoderConfig
 from ..progress import Progress
 from ..record.checkpoint import Checkpoint
 from .config import TrainConfig
@@ -52,7 +52,7 @@ class TrainingTask(ABC):
     name: str  # of the preset, or of the method of tuning
     device: torch.device  # this process's own
     cfg: TrainConfig  # the recipe
-    model_cfg: Config  # of any architecture
+    model_cfg: DecoderConfig  # of any architecture
     tok: Tokenizer
     log: Callable[[str], object]  # called with one line; silent but in process 0
     progress: Progress  # the line that says where the run is
@@ -77,10 +77,19 @@ class TrainingTask(ABC):
     def describe(self) -> TaskFacts:
         "Return what else config.json keeps"
 
-    @abstractmethod
     def identity(self) -> dict:
-        """Return what makes two runs the same, as config.json and every checkpoint keep it;
-        `train` is the recipe"""
+        "Return what makes two runs the same, as config.json and every checkpoint keep it"
+        return dict(
+            preset=self.name,
+            architecture=architecture_of(self.model_cfg).name,
+            model=self.model_cfg.to_dict(),
+            train=self.cfg.to_dict(),
+            **self.learned_from(),
+        )
+
+    @abstractmethod
+    def learned_from(self) -> dict:
+        "Return the rest of `identity`: `data`, and the weights that it begins with"
 
     def data_location(self) -> dict:
         "Return where the data lies now, as config.json keeps it among the options"

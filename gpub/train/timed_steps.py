@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -47,31 +48,6 @@ class TimedSteps:
 FIRST_STEPS = 3  # they compile and warm up
 
 
-class _StepClock:
-    "What each step takes, until enough are counted"
-
-    def __init__(self, device: torch.device, limit: float, now: Callable[[], float]):
-        self.device = device
-        self.limit = limit
-        self.now = now
-        self.began = now()
-        self.mark = self.began
-        self.seconds: list[float] = []
-
-    def count(self):
-        "Count a step that is done: its kernels too"
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        moment = self.now()
-        self.seconds.append(moment - self.mark)
-        self.mark = moment
-
-    def enough(self, steps: int) -> bool:
-        "Tell whether so many were counted, or the time is over and one was"
-        counted = len(self.seconds) - FIRST_STEPS
-        return counted >= steps or (counted >= 1 and self.mark - self.began > self.limit)
-
-
 def time_steps(
     task: Pretraining,  # its recipe, data and device
     steps: int = 20,  # to count
@@ -91,12 +67,16 @@ def time_steps(
     learner.fit_to_memory(0)
     with ExitStack() as reading_ahead:
         objective = task.make_objective(learner, 0, reading_ahead)
-        clock = _StepClock(device, limit, now)
-        for _ in learner.take_steps(objective):
-            clock.count()
-            if clock.enough(steps):
+        moments = [now()]
+        for step in learner.take_steps(objective):
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)  # its kernels too
+            moments.append(now())
+            counts = step.n - FIRST_STEPS
+            if counts >= steps or (counts >= 1 and moments[-1] - moments[0] > limit):
                 break
-    counted = clock.seconds[FIRST_STEPS:] or clock.seconds[-1:]
+    seconds = [after - before for before, after in pairwise(moments)]
+    counted = seconds[FIRST_STEPS:] or seconds[-1:]
     on_gpu = device.type == "cuda"
     return TimedSteps(
         preset=task.name,
@@ -105,7 +85,7 @@ def time_steps(
         tok_s=task.cfg.batch_tokens / median(counted),
         compiled=learner.compiled,
         checkpointing=learner.micro_batcher.cut.mode,
-        ready_seconds=round(clock.mark - sum(counted) - began, 3),
+        ready_seconds=round(moments[-1] - sum(counted) - began, 3),
         peak_gb=torch.cuda.max_memory_allocated(device) / 1e9 if on_gpu else None,
     )
 
