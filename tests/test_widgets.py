@@ -133,7 +133,8 @@ def test_the_frame_shows_the_models_on_file(browser):
     for answers in (0, 3, 6, 9):
         browser.run(f"$('answers').value = {answers}; draw()")
         said = browser.run("$('said').textContent")
-        sizes.append(float(re.search(r"Best: ([\d.]+)B", said)[1]))
+        amount, unit = re.search(r"Best: ([\d.]+)([BM]) parameters", said).groups()
+        sizes.append(float(amount) * dict(B=1e9, M=1e6)[unit])
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
 
 
