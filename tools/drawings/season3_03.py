@@ -34,8 +34,9 @@ def lora_linear():
 def merging():
     d = Drawing(
         "Merging an adapter",
-        "The product of B and A, times alpha over rank, is a matrix of the size of W, every entry "
-        "a correction. Added to W once, the adapter is gone and the layer costs what it did before.",
+        "The product of B and A, times alpha over rank, is a matrix of the size of W, every "
+        "entry a correction. Added to W once, the adapter is gone and the layer costs what it did "
+        "before.",
         width=400,
         height=162,
     )
