@@ -170,6 +170,14 @@ SHARES = {  # columns of a tuned run's log that are shares, and what to call the
 }
 
 
+_LEFT = {  # method -> a column of its log, and what it is; the loss of GRPO says little
+    "pretrain": ("loss", "loss, nats a token"),
+    "sft": ("loss", "loss, nats a token"),
+    "dpo": ("loss", "loss, nats a pair"),
+    "grpo": ("kl", "distance, nats"),
+}
+
+
 class TalkPicture(LivePicture):
     "Losses and shares of the phases that teach a model to talk, a line of pictures for each"
 
@@ -182,8 +190,10 @@ class TalkPicture(LivePicture):
         for (left, right), phase in zip(axes, phases):
             folder = self.plan.folder(self.out, phase)
             rows = read_log(folder) if (folder / "log.jsonl").is_file() else []
-            left.plot([row["step"] for row in rows], [row["loss"] for row in rows], lw=0.8)
-            left.set(title=f"{phase.name}: loss", xlim=(0, phase.until))
+            column, title = _LEFT[phase.method]
+            told = [row for row in rows if column in row]
+            left.plot([row["step"] for row in told], [row[column] for row in told], lw=0.8)
+            left.set(title=f"{phase.name}: {title}", xlim=(0, phase.until))
             _draw_shares(right, rows)
             right.set(title=f"{phase.name}: shares", xlim=(0, phase.until), ylim=(0, 1.1))
             right.set(yticks=(0, 0.5, 1))
