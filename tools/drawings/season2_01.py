@@ -9,7 +9,7 @@ def two_blocks():
     d = Drawing(
         "The block of GPT-2 and the block of a Llama",
         "One transformer block of GPT-2 beside one of a Llama, read from the bottom up. The "
-        "residual stream and the order of the parts are the same; four parts are exchanged: the "
+        "residual stream and the order of the parts are the same; four parts are replaced: the "
         "norm, the positions, the attention and the feed-forward layer.",
         width=410,
         height=388,
