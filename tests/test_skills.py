@@ -18,6 +18,7 @@ from gpub.chat.skills import (
     ALPHABET,
     REFUSAL,
     SKILL_NAMES,
+    SKILLS,
     TURNS,
     SkillTurn,
     TalkState,
@@ -910,9 +911,9 @@ def test_the_receipt_counts_its_own_transcripts():
             assert receipt["shares"]["right"][n] == exam["shares"]["right"]
 
 
-def gate_questions():
-    "How many questions of each kind the gates of the plan are asked about"
-    talks = draw_conversations(_CONVERSATIONS, _SKILLS_SEED, held_out=True, turns=TURNS)
+def gate_questions(skills):
+    "How many questions of each kind the gates of a phase are asked about"
+    talks = draw_conversations(_CONVERSATIONS, _SKILLS_SEED, True, TURNS, skills)
     counts = Counter(right=_CONVERSATIONS * TURNS)
     for talk in talks:
         for number, turn in enumerate(talk, 1):
@@ -920,20 +921,20 @@ def gate_questions():
     return counts
 
 
-def test_the_gates_stand_four_standard_errors_below_the_walk():
-    walk = read_json(shipped("skills.json"))["walk"]
-    plan = read_plan("chat-skills")
+@pytest.mark.parametrize("name, skills", [("sft", SKILLS), ("visits", ALL_SKILLS)])
+def test_the_gates_stand_four_standard_errors_below_the_walk(name, skills):
+    walk = read_json(shipped("skills.json"))["walk"]["phases"][name]
+    phase = read_plan("chat-skills").phase(name)
     last = walk["rows"][-1]
-    assert last["step"] == walk["steps"] == plan.phase("sft").until
-    assert sum(phase.until for phase in plan.phases) == walk["steps"] + walk["base_steps"]
+    assert last["step"] == walk["steps"] == phase.until
     lowest = {}
-    for metric, n in gate_questions().items():
+    for metric, n in gate_questions(skills).items():
         likely = (last[metric] * n + 2) / (n + 4)  # a share of 1 has an error, too
         lowest[metric] = last[metric] - 4 * (likely * (1 - likely) / n) ** 0.5
-    gates = {gate.metric: gate for gate in plan.phase("sft").gates}
-    skills = {f"right_{name}" for name in SKILL_NAMES if lowest[f"right_{name}"] > 0.1}
-    assert skills == {name for name in gates if not name.startswith("right_turn")} - {"right"}
-    assert skills == {f"right_{name}" for name in SKILL_NAMES}
+    gates = {gate.metric: gate for gate in phase.gates}
+    asked = {name for name in gates if not name.startswith("right_turn")} - {"right"}
+    tellable = {name for name, least in lowest.items() if least > 0.1}
+    assert asked == {n for n in tellable if not n.startswith("right_turn")} - {"right"}
     for metric, gate in gates.items():
         assert gate.least == pytest.approx(lowest[metric], abs=0.0051)
         assert gate.holds(last[metric])

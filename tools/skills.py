@@ -24,8 +24,9 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from gpub.chat.skills import SKILLS, TURNS, draw_conversations
+from gpub.chat.skills import TURNS, draw_conversations
 from gpub.chat.talk import answer_turns
+from gpub.chat.visits import ALL_SKILLS
 from gpub.core import read_json, write_atomic
 from gpub.data.char import CharTokenizer
 from gpub.data.tokenizer import Tokenizer
@@ -95,7 +96,7 @@ def examine(folder: Path, device: str, exam: int) -> dict:
 
 def hold_exam(model: Decoder, tok: Tokenizer, exam: int) -> dict:
     "Hold the held-out conversations with a model"
-    talks = list(draw_conversations(exam, EXAM_SEED, held_out=True, turns=TURNS))
+    talks = list(draw_conversations(exam, EXAM_SEED, True, TURNS, ALL_SKILLS))
     began = time.perf_counter()
     with eval_mode(model):
         judged = judge_conversations(model, tok, talks)
@@ -254,7 +255,7 @@ def join(args: argparse.Namespace):
             shares[name].append(share)
         shares["whole"].append(round(exam["whole"], 4))
     receipt = dict(
-        about={skill.name: f"{skill.about}: {skill.way}" for skill in SKILLS},
+        about={skill.name: f"{skill.about}: {skill.way}" for skill in ALL_SKILLS},
         shares=dict(shares),
         seeds=seeds,
     )
