@@ -11,9 +11,11 @@ from contracts import refuses
 from gpub.core import GpubError
 from gpub.data import transfer
 from gpub.data.bpe import BPETokenizer
+from gpub.data.corpus import load_corpus
 from gpub.data.network import Backoff
 from gpub.data.shards import ShardWriter, verify_shards
 from gpub.data.transfer import compress, copy_shards, fetch_shards, unpack
+from gpub.evals.training_text import corpus_of, held_out, training_texts
 
 
 def quiet(line):
@@ -68,6 +70,16 @@ def test_a_file_that_came_damaged_is_fetched_again(shards, store, tmp_path, name
     assert not [p for p in (tmp_path / "cache").rglob(f"{name}*")]
     store.pipe(f"/travel/{name}", whole)
     assert verify_shards(fetch_shards("memory://travel", quiet))["shards"]
+
+
+def test_the_text_of_a_run_that_learned_from_a_url_is_read_back(shards, store):
+    here = load_corpus(shards, 16, quiet)
+    data = dict(source="memory://travel", tokenizer=here.tok.fingerprint, tokens=here.fingerprint)
+    corpus = corpus_of(dict(data=data, model=dict(context_length=16)))
+    assert corpus.source == "memory://travel"
+    assert training_texts(corpus) == training_texts(here)
+    assert held_out(corpus) == held_out(here)
+    assert held_out(corpus)["a"]
 
 
 def test_what_was_damaged_in_the_cache_is_fetched_again(shards, store):

@@ -42,12 +42,12 @@ def _shard_texts(
     tokens: int,  # at most, over all shards
 ) -> dict[str, list[str]]:  # source -> documents
     "Read text back from the shards of a corpus, equally from each"
-    manifest = read_manifest(corpus.source)
+    manifest = read_manifest(corpus.folder)
     shards = [s for s in manifest["shards"] if s["split"] == split and s["tokens"]]
     end = corpus.tok.end
     texts = {}
     for shard in shards:
-        ids = open_shard(corpus.source, manifest, shard)[: tokens // len(shards)]
+        ids = open_shard(corpus.folder, manifest, shard)[: tokens // len(shards)]
         documents = np.split(ids, np.flatnonzero(ids == end) + 1)
         texts.setdefault(shard["source"], []).extend(
             corpus.tok.decode(document[document != end])
