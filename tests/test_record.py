@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -745,6 +746,22 @@ def test_the_stopwatch_is_asked_once_for_a_machine(text, tmp_path, monkeypatch):
         with Trainer(options).opened() as run:
             names.append(run.config["precision"]["name"])
     assert names == ["bf16", "bf16"]
+
+
+def test_a_run_that_is_asked_again_bills_each_second_once(text, tmp_path):
+    "The hour before the first call is not counted again by a second call of the same object"
+    an_hour_ago = time.perf_counter() - 3600
+    run = start_run(text, tmp_path, save_every=2, usd_per_hour=2.0, started_at=an_hour_ago)
+    with run.opened() as opened:
+        steps = opened.steps()
+        next(steps)
+        next(steps)
+        steps.close()
+    run.go()
+    ledger = read_ledger(tmp_path)
+    assert [row["step"] for row in ledger if row.get("open")] == [0, 2]
+    paid_usd = sum(span.usd for span in account(ledger))
+    assert 2.0 <= paid_usd < 2.5  # dollars: an hour and some seconds
 
 
 # every byte

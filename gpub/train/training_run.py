@@ -52,7 +52,8 @@ class TrainingRun(ABC, Generic[TaskT]):
         out: Path,  # the run folder
         command: str,  # how to call this again
     ):
-        self.started_at = options.started_at  # the bill counts from here
+        # the bill counts from here; None: a call has ended, and its time is in the ledger
+        self.started_at = options.started_at
         if self.started_at is None:
             self.started_at = time.perf_counter()
         self.options = options
@@ -94,6 +95,8 @@ class TrainingRun(ABC, Generic[TaskT]):
 
     def _open(self, held: ExitStack) -> OpenRun[TaskT]:
         "Lock the folder, go on from its newest checkpoint or begin, and open what is written to"
+        if self.started_at is None:
+            self.started_at = time.perf_counter()  # of a second call
         # 1) the data, signals, processes, and a folder that is this run's alone
         task = self.task  # reads the data
         stop_requested = held.enter_context(stop_flag(task.log))
@@ -226,6 +229,7 @@ class TrainingRun(ABC, Generic[TaskT]):
         return ledger
 
     def _close_ledger(self, ledger: Ledger) -> None:
+        self.started_at = None
         with disk_errors(self.out):
             ledger.flush()
 
