@@ -1077,6 +1077,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'gpub.evals.evaluate._check_loss': ('lib/evals/evaluate.html#_check_loss', 'gpub/evals/evaluate.py'),
                                      'gpub.evals.evaluate._compare_export': ( 'lib/evals/evaluate.html#_compare_export',
                                                                               'gpub/evals/evaluate.py'),
+                                     'gpub.evals.evaluate._count_tokens': ( 'lib/evals/evaluate.html#_count_tokens',
+                                                                            'gpub/evals/evaluate.py'),
                                      'gpub.evals.evaluate._score_task': ('lib/evals/evaluate.html#_score_task', 'gpub/evals/evaluate.py'),
                                      'gpub.evals.evaluate._score_tasks': ('lib/evals/evaluate.html#_score_tasks', 'gpub/evals/evaluate.py'),
                                      'gpub.evals.evaluate._source_of_shots': ( 'lib/evals/evaluate.html#_source_of_shots',

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -946,6 +947,16 @@ def test_nothing_to_ask_and_no_text_is_one_line(run, monkeypatch):
     monkeypatch.setattr(evaluation, "corpus_of", lambda config: None)
     with pytest.raises(GpubError, match="nothing to ask .*no tasks"):
         evaluate_run(run, EvalOptions(tasks=(), device="cpu"))
+
+
+def test_without_the_training_text_a_score_does_not_depend_on_other_tasks(run, files, monkeypatch):
+    monkeypatch.setattr(evaluation, "corpus_of", lambda config: None)
+    both = EvalOptions(tasks=("arc_easy", "lambada"), limit=12, folder=files, device="cpu", check=0)
+    alone = evaluate_run(run, replace(both, tasks=("arc_easy",)), lambda line: None)
+    together = evaluate_run(run, both, lambda line: None)
+    assert together["tasks"]["arc_easy"] == alone["tasks"]["arc_easy"]
+    # so an earlier score may stay beside new ones
+    assert evaluate_run(run, both, lambda line: None, alone)["tasks"] == together["tasks"]
 
 
 def test_a_malformed_problem_names_file_and_line(tmp_path):

@@ -55,9 +55,11 @@ _TOKENS_AT_ONCE_ON_GPU = 8192
 class ReferenceText:
     "Text to count tokens in: what the model learned from; where that is gone, the questions"
 
-    name: Literal["the training text", "the questions"]
+    name: Literal["the training text", "each task's own questions"]
     documents: list[str]  # no empty ones
-    token_counts: np.ndarray  # how often each id occurs: the unigram control guesses by it
+    # how often each id occurs in the training text: the unigram control guesses by it. None: it
+    # guesses by the questions of its task alone, whatever other tasks are asked
+    token_counts: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -90,16 +92,21 @@ def open_for_evaluation(
         documents = [legible(tok, question)[0] for question in question_texts]
     if not documents:
         raise GpubError(f"nothing to ask {run}: no tasks, and the text it learned from is not here")
-    ids = np.concatenate(tok.encode_batch(documents))
     reference = ReferenceText(
-        name="the training text" if corpus else "the questions",
+        name="the training text" if corpus else "each task's own questions",
         documents=documents,
-        token_counts=np.bincount(ids, minlength=tok.vocab_size),
+        token_counts=_count_tokens(tok, documents) if corpus else None,
     )
     on_cpu = opened.model.tok.weight.device.type == "cpu"
     tokens_at_once = _TOKENS_AT_ONCE_ON_CPU if on_cpu else _TOKENS_AT_ONCE_ON_GPU
     lm = adapter(opened.model, tok, tokens_at_once)
     return EvaluatedRun(run, identity, opened.model, tok, lm, corpus, reference)
+
+
+def _count_tokens(tok: Tokenizer, documents: Sequence[str]) -> np.ndarray:
+    "Count how often each id of a vocabulary occurs"
+    ids = np.concatenate(tok.encode_batch(documents))
+    return np.bincount(ids, minlength=tok.vocab_size)
 
 # %% ../../nbs/lib/evals/evaluate.ipynb #162634a3
 _CALIBRATED_WINDOWS = 8  # of the context length, which both computations of the loss read
@@ -263,6 +270,9 @@ def _score_task(
         shots_from=_source_of_shots(files) if shots else "",
     )
     token_counts = evaluated.reference.token_counts
+    if token_counts is None:
+        contexts = [legible(evaluated.tok, item.context)[0] for item in items]
+        token_counts = _count_tokens(evaluated.tok, contexts)
     return score_items(evaluated.lm, task, items, token_counts, leaked, source)
 
 
