@@ -270,6 +270,13 @@ def test_device_resident_ids_keep_their_value(dtype):
         ).all()
 
 
+def test_ids_of_two_formats_keep_their_value_on_a_device():
+    "NumPy joins uint64 and int64 to float64"
+    ids = dict(a=np.arange(99, dtype=np.uint64), b=np.arange(99, 200))
+    on_device = Batches(ids, context_length=4, batch=8, device="cpu")
+    assert torch.equal(on_device[0].ids, Batches(ids, context_length=4, batch=8)[0].ids)
+
+
 def test_batches_refuse():
     ids = np.arange(10)
     bad = [

@@ -73,6 +73,8 @@ class DeviceIds:
         self.context_length = context_length
         self.device = device
         ids = np.concatenate(parts)
+        if ids.dtype.kind == "f":  # what NumPy makes of uint64 beside int64
+            ids = np.concatenate(parts, dtype=np.int64)
         # torch gathers signed integers on every device; the mask makes large ids positive again
         self._signed = torch.from_numpy(ids.view(f"i{ids.itemsize}")).to(device)
         self._mask = (1 << 8 * ids.itemsize) - 1 if ids.itemsize < 8 else -1
