@@ -1098,6 +1098,29 @@ def test_a_checkpoint_folder_without_its_state_is_named(tmp_path):
     refuses("state.json is missing", load_checkpoint, folder)
 
 
+def test_a_run_folder_may_be_named_almost_as_a_checkpoint(tmp_path):
+    run = tmp_path / "checkpoints" / "step-1"
+    save(run, 3)
+    assert load_checkpoint(run).step == 3
+
+
+def test_damage_is_not_taken_for_a_race(tmp_path, monkeypatch):
+    "Of two checkpoints the newer is deleted while it is read, and the other is damaged"
+    for step in (1, 2):
+        save(tmp_path, step)
+    real = ckpt.verify_checkpoint
+
+    def gone(folder, parts):
+        if folders.step_of(folder) == 2:
+            shutil.rmtree(folder)
+        return real(folder, parts)
+
+    monkeypatch.setattr(ckpt, "verify_checkpoint", gone)
+    (tmp_path / "checkpoints" / "step-00000001" / MODEL).write_bytes(b"half")
+    with pytest.raises(Damaged, match="none of its 1 checkpoints is whole"):
+        find_newest(tmp_path, log=lambda line: None)
+
+
 def test_a_reader_that_is_always_too_late_gives_up(tmp_path, monkeypatch):
     def overtaken(folder, parts):
         save(tmp_path, folders.step_of(folder) + 1, keep=1)

@@ -163,6 +163,8 @@ def _open_newest(
         # its step, or alone, after a kill between two renames
         left = [p for p in checkpoints(run_dir) if p not in deleted and p not in damaged]
         newest = next((p for p in left if step in (None, step_of(p))), None)
+        if newest is None and (damaged or not deleted):
+            raise _none_whole(run_dir, step, list(damaged.values()))
         if newest is None:
             break
         try:
@@ -175,13 +177,13 @@ def _open_newest(
                 log(f"skipped a damaged checkpoint: {e}")
             else:
                 raise
-    raise _all_deleted(run_dir) if deleted else _none_whole(run_dir, step, list(damaged.values()))
+    raise _all_deleted(run_dir)
 
 
 def _is_checkpoint(path: Path) -> bool:
     "Tell whether a folder is one checkpoint, in a run or copied out of it, and not a run"
-    if path.parent.name == "checkpoints" and path.name.startswith("step-"):
-        return path.is_dir()
+    if path.parent.name == "checkpoints" and path in checkpoints(path.parent.parent):
+        return True
     return (path / "state.json").exists() and not (path / "checkpoints").exists()
 
 
