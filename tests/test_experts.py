@@ -3,6 +3,7 @@ balanced, and no different from any other model in a run"""
 
 import json
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -249,3 +250,15 @@ def test_a_block_that_has_slept_hands_on_what_it_gets(change, ids):
     model.blocks[1].asleep = False
     model(ids)
     assert torch.equal(*seen[0])
+
+
+def test_a_model_that_has_read_in_training_can_be_copied(model, ids):
+    "The imbalance of its newest tokens, which hangs on its graph, stays where it is"
+    model.train()
+    model(ids)
+    copy = deepcopy(model)
+    layers = [m for m in model.modules() if isinstance(m, Experts)]
+    copies = [m for m in copy.modules() if isinstance(m, Experts)]
+    assert all(layer.imbalance is not None for layer in layers)
+    assert all(layer.imbalance is None for layer in copies)
+    assert torch.equal(copy(ids), model(ids))

@@ -6,6 +6,8 @@
 __all__ = ['Experts', 'measure_imbalance', 'take_imbalance']
 
 # %% ../../nbs/lib/model/experts.ipynb #exp00004
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -32,6 +34,10 @@ class Experts(nn.Module):
         # NOTE: an attribute and not returned, because a block returns its residual stream alone, to
         # gradient checkpointing, the compiler and FSDP alike
         self.imbalance: torch.Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        "Return what a copy has: all but the imbalance, which hangs on this model's graph"
+        return self.__dict__ | dict(imbalance=None)
 
     def forward(self, x_btc: torch.Tensor) -> torch.Tensor:  # (b, t, c)
         """Send every token through its experts, and add up what they say; in training the newest
