@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from contracts import refuses
 from torch._inductor.exc import InductorError
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 import gpub
 from gpub.core import GpubError
 from gpub.data.batch import IGNORED, Batch
+from gpub.data.batches import Batches
 from gpub.device import seed_everything
 from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
@@ -423,6 +425,20 @@ def test_processes_that_share_no_gradients_are_refused():
         next(train(tiny(), None, CFG, settings=two))
     with pytest.raises(GpubError, match="take the steps of a `Learner`"):
         next(train_next_token(tiny(), None, CFG, settings=two))
+
+
+@pytest.mark.parametrize(
+    "plan, why",
+    [
+        (dict(batch=4), "4 rows of 8 tokens, 32 a step, and the recipe says batch_tokens=64"),
+        (dict(batch=8, world_size=2, rank=1), "for 2 processes, and this is one"),
+    ],
+)
+def test_batches_of_another_size_than_the_recipe_are_refused(plan, why):
+    ids = torch.randint(11, (500,), generator=torch.Generator().manual_seed(0)).numpy()
+    fitting = Batches(ids, context_length=8, batch=8)
+    assert next(train_next_token(tiny(), fitting, CFG)).tokens == CFG.batch_tokens
+    refuses(why, train_next_token, tiny(), Batches(ids, context_length=8, **plan), CFG)
 
 
 def test_any_block_can_be_computed_twice():

@@ -241,11 +241,30 @@ def train_next_token(
     settings: LoopSettings = LoopSettings(),  # format of the matmuls, a scaler; one process
 ) -> Iterator[TrainStep]:  # one after each optimizer step
     """Train a model to predict every next token of batches: `train` with its `NextToken`, in one
-    process; several have a `Learner`"""
-    read_rows = batches.rows if isinstance(batches, Batches) else batches
+    process; several have a `Learner`. Raises `GpubError` for `Batches` of another size"""
+    read_rows = batches
+    if isinstance(batches, Batches):
+        _check_batches(batches, cfg)
+        read_rows = batches.rows
     device = next(model.parameters()).device
     objective = NextToken(model.loss, read_rows, cfg, model.cfg.context_length, device)
     return train(model, objective, cfg, opts, start, settings)
+
+
+def _check_batches(batches: Batches, cfg: TrainConfig) -> None:
+    "Refuse rows for several processes, and steps of another size than the recipe's"
+    plan = batches.plan
+    if plan.world_size > 1:
+        raise GpubError(
+            f"these Batches are for {plan.world_size} processes, and this is one: take the steps "
+            "of a `Learner`"
+        )
+    tokens = plan.batch * plan.context_length
+    if tokens != cfg.batch_tokens:
+        raise GpubError(
+            f"these Batches give {plan.batch} rows of {plan.context_length} tokens, {tokens:,} a "
+            f"step, and the recipe says batch_tokens={cfg.batch_tokens}"
+        )
 
 
 def _matmuls_in(dtype: torch.dtype, device: torch.device) -> torch.autocast:
