@@ -42,7 +42,7 @@ from gpub.chat.skills import (
 )
 from gpub.chat.talk import Talk, TalkConfig, answer_turns
 from gpub.chat.template import decode_chat, encode_chat, without_scratch
-from gpub.chat.visits import ALL_SKILLS, VISIT_NAMES
+from gpub.chat.visits import ALL_SKILLS
 from gpub.core import GpubError, read_json
 from gpub.files import shipped
 from gpub.plans.gates import Gate
@@ -829,7 +829,7 @@ def test_the_text_that_is_read_first_has_every_mark():
 def test_skills_are_asked_for_by_name():
     assert skills_asked("sums") is None and skills_asked("skills:7") == (7, SKILL_NAMES)
     assert skills_asked("skills:7:sum,name") == (7, ("name", "sum"))
-    assert skills_asked("skills:7:all") == (7, (*SKILL_NAMES, *VISIT_NAMES))
+    assert skills_asked("skills:7:all") == (7, tuple(skill.name for skill in ALL_SKILLS))
     assert skills_asked("skills:7:story") == (7, ("story",))
     for source in ("skills:0", "skills:many", "skills:7:flying"):
         with pytest.raises(GpubError):

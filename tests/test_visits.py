@@ -20,6 +20,7 @@ from gpub.chat.skills import (
 )
 from gpub.chat.template import without_scratch
 from gpub.chat.visits import ALL_SKILLS, VISIT_NAMES, VISITS
+from gpub.plans.gates import TUNED_METRICS
 
 CALL = re.compile(r"<call>(-?[\d.]+)([-+*/])(-?[\d.]+)</call><result>([^<]*)</result>")
 MONTHS = (
@@ -48,7 +49,10 @@ def said(turn):
 
 
 def test_every_lesson_is_drawn_and_can_be_read(turns):
-    assert {turn.skill for turn in turns} >= {*VISIT_NAMES} - {"around"}
+    called = {turn.skill for turn in turns}
+    assert {*VISIT_NAMES} <= called <= {*SKILL_NAMES, *VISIT_NAMES}
+    assert {f"right_{name}" for name in called} <= {*TUNED_METRICS}
+    assert "right_around" not in TUNED_METRICS  # it would never be logged
     for turn in turns:
         assert set(turn.question) <= set(ALPHABET)
         assert turn.skill == "no" or not re.search(r"[\[\]{}|]", turn.question)

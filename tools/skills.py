@@ -24,9 +24,9 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from gpub.chat.skills import TURNS, draw_conversations
+from gpub.chat.skills import SKILL_NAMES, TURNS, draw_conversations
 from gpub.chat.talk import answer_turns
-from gpub.chat.visits import ALL_SKILLS
+from gpub.chat.visits import ALL_SKILLS, VISIT_NAMES
 from gpub.core import read_json, write_atomic
 from gpub.data.char import CharTokenizer
 from gpub.data.tokenizer import Tokenizer
@@ -255,7 +255,11 @@ def join(args: argparse.Namespace):
             shares[name].append(share)
         shares["whole"].append(round(exam["whole"], 4))
     receipt = dict(
-        about={skill.name: f"{skill.about}: {skill.way}" for skill in ALL_SKILLS},
+        about={
+            skill.name: f"{skill.about}: {skill.way}"
+            for skill in ALL_SKILLS
+            if skill.name in (*SKILL_NAMES, *VISIT_NAMES)
+        },
         shares=dict(shares),
         seeds=seeds,
     )

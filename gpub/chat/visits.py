@@ -4147,5 +4147,6 @@ VISITS: tuple[Skill, ...] = (
     Skill("reply", "small replies, and what it cannot know", "by heart", draw_reply, 3.0),
     Skill("around", "older lessons among small words", "as they do", draw_around, 4.5),
 )
-VISIT_NAMES = tuple(skill.name for skill in VISITS)
+# what a turn may be called: `around` draws those of the older skills, and none of its own
+VISIT_NAMES = tuple(skill.name for skill in VISITS if skill.name != "around")
 ALL_SKILLS = (*SKILLS, *VISITS)
