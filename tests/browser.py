@@ -94,6 +94,14 @@ class Browser:
         self("Page.navigate", url=str(url))
         return self
 
+    def follow(self, script, seconds=60):
+        "Run what leads to another page, and wait until that page is loaded"
+        loaded = len(self.seen("Page.loadEventFired"))
+        self.run(script)
+        until = time.monotonic() + seconds
+        while len(self.seen("Page.loadEventFired")) == loaded:
+            self.events.append(self.message(until))
+
     def run(self, script):
         "The value of an expression in the page, awaited"
         got = self("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)

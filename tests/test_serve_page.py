@@ -120,7 +120,7 @@ def test_the_root_looks_into_the_model(browser, serve, tok, tmp_path):
     assert {url.split("#")[0] for url in asked if not url.startswith("data:")} == {
         f"http://127.0.0.1:{server.port}/"
     }
-    browser.run("document.querySelector('a[href=talk]').click()")
+    browser.follow("document.querySelector('a[href=talk]').click()")
     browser.wait("typeof ask === 'function'")
     press(browser, "It was")
     assert bubbles(browser)[0].startswith("It was")
