@@ -5,9 +5,9 @@ python tools/sealed.py seal 128 2097152    asks two laws what width 128 reaches 
 git commit                                 a grade asks for the date of this commit
 python tools/sealed.py train 128 2097152   about 20 minutes of one core; goes on where it stopped
 
-Both laws are fitted to all receipts of the ladder and of its earlier forecasts. One is told the
-floor, the entropy of the text: it is the entry. The other finds a floor by itself, as a law of real
-text has to: it is the rival. A forecast lies in data/runs/ladder-forecast/open until its run is
+Both laws are fitted to all receipts of the ladder and of its earlier forecasts. One has its floor
+given, the entropy of the text: it is the entry. The other has its floor fitted, as a law of real
+text must: it is the rival. A forecast lies in data/runs/ladder-forecast/open until its run is
 graded."""
 
 import argparse
@@ -65,7 +65,7 @@ def seal(width: int, tokens: int) -> None:
             tokens,
             what=f"width {width} on {tokens:,} characters of plays, deep in the window",
             role=role,
-            floor="told: the entropy" if floor else "found by the fit",
+            floor="given: the entropy" if floor else "fitted",
             stands_on=[rung["name"] for rung in rungs],
         )
         low, middle, high = (forecast[key] for key in ("low", "middle", "high"))
