@@ -35,6 +35,32 @@ def roofline():
     return d
 
 
+def amdahl():
+    d = Drawing(
+        "Amdahl's law",
+        "A step as a bar of 100 units: the batch has 10, forward 35, backward 45, the update 10. "
+        "Below it the same step with a batch that costs nothing: 90 units are left, so the step "
+        "is 1.11 times as fast, and no repair of the batch can do more.",
+        width=400,
+        height=196,
+    )
+    unit, left = 3.6, 20
+    parts = (("forward", 35), ("backward", 45), ("update", 10))
+    d.text(left, 30, "before: 100", "name", "start")
+    d.box(left, 40, 10 * unit, 40, "10", kind="warm", corner=3, font="number")
+    for y in (40, 130):
+        x = left + 10 * unit if y == 40 else left
+        for name, share in parts:
+            words = (str(share), name) if share > 10 else (str(share), "")
+            d.box(x, y, share * unit, 40, *words, kind="module", corner=3, font="number")
+            x += share * unit
+    d.text(left, 98, "batch", "note", "start")
+    d.text(left + 360, 98, "update", "note", "end")
+    d.text(left, 122, "a batch for nothing: 90", "name", "start")
+    d.text(left + 360, 190, "100 / 90 = 1.11 times as fast", "name", "end")
+    return d
+
+
 def float_formats():
     d = Drawing(
         "Four formats of floating-point numbers",
@@ -131,4 +157,4 @@ def attention_tiles():
     return d
 
 
-PICTURES = (roofline, float_formats, fusion, attention_tiles)
+PICTURES = (roofline, amdahl, float_formats, fusion, attention_tiles)
