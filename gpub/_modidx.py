@@ -2680,6 +2680,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.plans.bases.find_base': ('lib/plans/bases.html#find_base', 'gpub/plans/bases.py'),
                                   'gpub.plans.bases.fit_plan': ('lib/plans/bases.html#fit_plan', 'gpub/plans/bases.py'),
                                   'gpub.plans.bases.plan_for_base': ('lib/plans/bases.html#plan_for_base', 'gpub/plans/bases.py'),
+                                  'gpub.plans.bases.plan_on_named_base': ('lib/plans/bases.html#plan_on_named_base', 'gpub/plans/bases.py'),
                                   'gpub.plans.bases.plan_with_base': ('lib/plans/bases.html#plan_with_base', 'gpub/plans/bases.py'),
                                   'gpub.plans.bases.wants_base': ('lib/plans/bases.html#wants_base', 'gpub/plans/bases.py')},
             'gpub.plans.bill': { 'gpub.plans.bill._config': ('lib/plans/bill.html#_config', 'gpub/plans/bill.py'),

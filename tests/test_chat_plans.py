@@ -14,14 +14,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from gpub.cli.guards import rehearse_command
 from gpub.cli.plans import run_command
 from gpub.core import GpubError, read_json, write_atomic
 from gpub.device import machine
 from gpub.files import shipped
 from gpub.plans.allowances import Allowances
+from gpub.plans.bases import PUBLIC_BASES
 from gpub.plans.cost_forecast import forecast_plan, price_plan, refuse_hopeless
 from gpub.plans.gates import Gate
 from gpub.plans.gpus import machine_for
+from gpub.plans.paid_steps import PaidPlace, paid_steps
 from gpub.plans.phase_inputs import fetch_set, old_text
 from gpub.plans.phases import PLANS, PublicSet, read_plan
 from gpub.plans.runner import PlanOptions, run_plan, tuning_options
@@ -360,6 +363,43 @@ def test_every_tuned_phase_is_rehearsed():
     )
     assert all("forward and backward" in line and "update" in line for line in lines)
     assert "answers" in lines[2]
+
+
+def rehearse_typed(*words):
+    return CliRunner().invoke(rehearse_command, [*words, "--gpu", "A100-80"])
+
+
+def test_the_base_that_is_named_is_the_one_that_is_rehearsed(monkeypatch):
+    "`gpub rehearse --base` takes the size of that base, and says why where it cannot"
+    seen = []
+    rehearse = "gpub.guards.tuning_rehearsal.rehearse_tuning"
+    monkeypatch.setattr(rehearse, lambda plan, gpu: seen.append(plan) or [])
+    small = PUBLIC_BASES[1]
+    assert rehearse_typed("burn-1b-chat", "--base", small.name).exit_code == 0
+    assert rehearse_typed("burn-1b-chat").exit_code == 0
+    assert [plan.base for plan in seen] == [small.name, read_plan("burn-1b-chat").base]
+    assert seen[0].model_config == small.config != seen[1].model_config
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["burn-1b-chat", "--base", "you/small"], "gpub import you/small base"),
+        (["chat-toy", "--base", "you/small"], "leave --base out"),
+        (["burn-toy", "--base", "you/small"], "leave --base out"),
+    ],
+)
+def test_a_base_that_cannot_be_rehearsed_is_one_line(words, said):
+    error = rehearse_typed(*words).exception
+    assert isinstance(error, GpubError) and said in str(error) and "\n" not in str(error)
+
+
+def test_the_steps_rehearse_the_base_that_they_train():
+    plan, place = read_plan("burn-1b-chat"), PaidPlace(base=PUBLIC_BASES[0].name)
+    asked = machine_for(plan.preset, "A100-80", 1.5)
+    steps = paid_steps(plan, asked, name="burn-1b-chat", place=place)
+    (line,) = next(step.commands for step in steps if step.name == "rehearsal")
+    assert line.endswith(f"--base {PUBLIC_BASES[0].name}")
 
 
 def with_seed(seed):

@@ -104,6 +104,10 @@ def verify_command(folder: str):
 @click.option("--gpu", required=True, help="The card, such as A100-80 or H100.")
 @click.option("--processes", type=int, default=1, show_default=True, help="One for each GPU.")
 @click.option("--parallel", default="ddp", show_default=True, help="ddp, fsdp or hsdp.")
+@click.option(
+    "--base",
+    help="Of a plan such as burn-1b-chat: a run, or a public base that gpub knows the size of.",
+)
 @json_option
 @settings_option()
 def rehearse_command(
@@ -111,6 +115,7 @@ def rehearse_command(
     gpu: str,
     processes: int,
     parallel: str,
+    base: str | None,
     file: str | None,
     settings: tuple[str, ...],
 ):
@@ -130,6 +135,12 @@ def rehearse_command(
 
     options = RehearsalOptions("", gpu, processes, parallel, parse_settings(settings))
     tuned = _tuned_phases(what, options, file)
+    if base:
+        from gpub.plans.bases import plan_on_named_base
+
+        if tuned is None or tuned.base is None:
+            raise GpubError(f"{what} trains from nothing: leave --base out")
+        tuned = plan_on_named_base(tuned, base)
     records = []
     for phases, each in rehearsals_of(what, options):
         if phases:

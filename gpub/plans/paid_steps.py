@@ -246,7 +246,8 @@ def _ready_step(plan: Plan, machine: Machine, place: PaidPlace, name: str, until
         )
         seconds = place.work.preflight
     else:
-        commands = (f"gpub rehearse {name} --gpu {machine.name}",)
+        on_base = f" --base {place.base}" if place.base else ""
+        commands = (f"gpub rehearse {name} --gpu {machine.name}{on_base}",)
         seconds = Overheads().setup
     return PaidStep(
         name="preflight" if plan.pretraining else "rehearsal",
