@@ -8,9 +8,9 @@ SPOKEN = ("user", "2+2", "?", "asst", "4", ".", "end")
 def chat_tokens():
     d = Drawing(
         "A conversation as tokens",
-        "A question and its answer as seven tokens. Marks say who speaks; the words of the user "
-        "are read but not learned; the words of the assistant and the mark that ends its turn are "
-        "learned.",
+        "A question and its answer as seven tokens. Special tokens say who speaks; the words of "
+        "the user are read but not learned; the words of the assistant and the token that ends "
+        "its turn are learned.",
         width=400,
         height=212,
     )
