@@ -934,9 +934,8 @@ def test_a_limit_of_programs_is_a_lot_too(models, tok, tmp_path, monkeypatch):
     with gzip.open(tmp_path / "HumanEval.jsonl.gz", "wt") as f:
         f.write("\n".join(map(json.dumps, rows)))
     asked = []
-    monkeypatch.setattr(
-        evaluation, "open_for_evaluation", lambda run, options, texts, log: asked.extend(texts)
-    )
+    monkeypatch.setattr(evaluation, "open_for_evaluation", lambda run, options, log: None)
+    monkeypatch.setattr(evaluation, "_check_loss", lambda run, texts, log: asked.extend(texts))
     options = EvalOptions(tasks=("humaneval",), limit=3, folder=tmp_path, unsafe=True)
     with pytest.raises(AttributeError):  # nothing was opened
         evaluate_run("run", options)

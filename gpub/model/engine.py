@@ -11,7 +11,7 @@ __all__ = ['left_pad', 'seen_tokens', 'TextWindow', 'RunningText', 'RunningReque
 # and reads it, until a text is done; where the window is full, it slides, and is read again.
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 import torch
 from ..core import GpubError
@@ -285,6 +285,27 @@ class DecodeEngine:
         "Let go of texts before they are done; of what is done already nothing is left to do"
         if running in self.requests:
             self.requests.remove(running)
+
+    def write(
+        self,
+        request: GenerationRequest,  # its prompts may have any lengths
+    ) -> Iterator[list[GeneratedToken | None]]:  # of each step
+        """Write the texts of one request: yields the next token of each, None for one that has
+        ended. Raises `GpubError` as `add_request`, while another request is being written, and for
+        scores that are no numbers. However it ends, the engine is free afterwards"""
+        if self.requests:
+            raise GpubError(
+                "this engine is still writing another text: end that one, or make another"
+            )
+        running = self.add_request(request)
+        try:
+            while self.requests:
+                ((_, tokens),) = self.step()  # of the only request
+                if isinstance(tokens, GpubError):
+                    raise tokens
+                yield tokens
+        finally:
+            self.remove_request(running)
 
     def step(self) -> list[tuple[RunningRequest, list[GeneratedToken | None] | GpubError]]:
         """Write one more token of every text and return them, None for a text that has ended. A

@@ -24,7 +24,7 @@ from gpub.model.architecture import (
 )
 from .grow import grown_config
 from .llama import Llama, LlamaConfig, llama_table
-from .rope_scaling import RopeScaling
+from .rope import RopeScaling
 
 # %% ../../nbs/lib/model/llama_architecture.ipynb #e7b41259
 def _saved_by_qk_norm(cfg: LlamaConfig) -> tuple[Saved, ...]:

@@ -22,7 +22,7 @@ from ..data.sentencepiece import SentencePieceTokenizer
 from ..data.tokenizer import IdTokenizer
 from ..model.architectures import architecture_of, row_sizes
 from ..model.gpt import Decoder
-from ..model.rope_scaling import scale_speeds
+from ..model.rope import scale_speeds
 from .weights import DIGITS_PATTERN, to_tokenizer
 
 # %% ../../nbs/lib/share/gguf.ipynb #5e90c3a8

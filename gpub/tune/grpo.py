@@ -33,7 +33,7 @@ from ..train.step_batch import Loss
 from ..train.parallel import World
 from .losses import Penalty, group_advantages, kl_penalized_rewards, policy_gradient_loss
 from .rollouts import answer_logprobs, as_chats, eval_mode, one_per_row, sample_answers
-from ..data.batch import IGNORED, Batch
+from ..data.batch import IGNORED
 
 # %% ../../nbs/lib/tune/grpo.ipynb #0f0cbc9f
 _QuestionsPerStep = Annotated[int, Ge(1), Le(65_536), "a whole number from 1 to 65,536"]
@@ -161,11 +161,11 @@ class GrpoObjective:
         questions = self.questions_at(step)
         if len(questions.prompts) == 0:
             raise GpubError(f"there are no questions for step {step}: give at least one")
-        # the questions of this process, and for each answer its question: groups side by side
-        question_n = self.world.share_of(np.arange(len(questions.prompts)), "groups of answers")
-        question_b = question_n.repeat(cfg.group)
+        # 1) this process's share of the questions, each asked once for every answer of its group
+        own_question_n = self.world.share_of(np.arange(len(questions.prompts)), "groups of answers")
+        question_b = own_question_n.repeat(cfg.group)  # of each answer: groups side by side
         prompts = [questions.prompts[question] for question in question_b]
-        # of the step; answer i of all processes is drawn with the i-th dice after it
+        # 2) answers; answer i of all processes is drawn with the i-th dice after the step's seed
         step_seed = int(np.random.default_rng([cfg.seed, step]).integers(1 << 62))
         with eval_mode(self.model):
             answers = sample_answers(
@@ -175,8 +175,9 @@ class GrpoObjective:
                 self.end_id,
                 seed=step_seed,
                 sampling=SamplingConfig(temperature=cfg.temperature),
-                others_before=int(question_n[0]) * cfg.group,
+                others_before=int(own_question_n[0]) * cfg.group,
             )
+        # 3) a reward for each
         rewards = [
             questions.judge(int(question), answer) for question, answer in zip(question_b, answers)
         ]
@@ -197,23 +198,30 @@ class GrpoObjective:
         cfg = self.cfg
         device = self.model.tok.weight.device
         batch = one_per_row(piece.chats).to(device)
-        answer_mask_bt = batch.targets != IGNORED
         rewards_b = piece.rewards_b.to(device)
+        # 1) how likely the answers are: to the model, and before training. On-policy: the weights
+        # are still those that wrote the answers, and the temperature is that of the answers, so
+        # the model's log-probabilities are also the sampler's
         logprobs_bt = answer_logprobs(self.model, batch, temperature=cfg.temperature)
-        # on-policy: the weights are still those that wrote the answers, and the temperature is that
-        # of the answers, so these are also the sampler's log-probabilities
         sampler_logprobs_bt = logprobs_bt.detach()
-        reference_logprobs_bt = self._reference_logprobs(batch)
-        # the penalty `reward` is taken from the rewards, here; `k3` and `k3_ratio` are in the loss
+        reference_logprobs_bt = None
+        if self.reference is not None:
+            with torch.no_grad():
+                reference_logprobs_bt = answer_logprobs(
+                    self.reference, batch, temperature=cfg.temperature
+                )
+        # 2) rewards become advantages; the penalty `reward` is taken from them here, `k3` and
+        # `k3_ratio` are in the loss
         if cfg.penalty == "reward":
             rewards_b = kl_penalized_rewards(
                 rewards_b, sampler_logprobs_bt, reference_logprobs_bt, cfg.beta
             )
         advantages_b = group_advantages(rewards_b, cfg.group, cfg.scale_rewards)
+        # 3) the loss
         total = policy_gradient_loss(
             logprobs_bt,
             advantages_b,
-            answer_mask_bt,
+            batch.targets != IGNORED,  # a token of an answer
             cfg.penalty,
             reference_logprobs_bt,
             cfg.beta,
@@ -226,19 +234,10 @@ class GrpoObjective:
             metrics["kl"] = distance_bt.sum() / piece.step_answers
         return Loss(total / piece.step_answers, metrics)
 
-    @torch.no_grad()
-    def _reference_logprobs(self, batch: Batch) -> Tensor | None:
-        "Compute how likely the answers were before training: a forward pass more"
-        if self.reference is None:
-            return None
-        return answer_logprobs(self.reference, batch, temperature=self.cfg.temperature)
-
-    def _metrics(
-        self, piece: AnswerBatch, advantages_b: Tensor | None = None
-    ) -> dict[str, Tensor | float]:
-        "Measure the answers of a piece, as shares of the step; no advantages: those of the rewards"
-        scores_b = piece.rewards_b if advantages_b is None else advantages_b
-        scores_ng = scores_b.view(-1, piece.group)  # a group teaches where they differ
+    def _metrics(self, piece: AnswerBatch, scores_b: Tensor) -> dict[str, Tensor | float]:
+        """Measure the answers of a piece, as shares of the step; a group teaches where its answers
+        have unequal scores, which are advantages or rewards"""
+        scores_ng = scores_b.view(-1, piece.group)
         # compared, not by their deviation: that of equal ones may be above 0 by rounding
         is_unequal_n = (scores_ng != scores_ng[:, :1]).any(1)
         answered = sum(int(chat.learned.sum()) for chat in piece.chats)

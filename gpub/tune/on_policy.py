@@ -50,7 +50,7 @@ class RejectionObjective(GrpoObjective):
         logprobs_bt = answer_logprobs(self.model, batch, temperature=self.cfg.temperature)
         nats_b = -logprobs_bt.sum(1)
         total = (piece.rewards_b.to(device) * nats_b).sum()
-        return Loss(total / piece.step_answers, self._metrics(piece))
+        return Loss(total / piece.step_answers, self._metrics(piece, piece.rewards_b))
 
 
 def _refuse_penalty(cfg: GrpoConfig) -> None:
@@ -92,7 +92,7 @@ class OnlineDpoObjective(GrpoObjective):
         distance_n = better_n * (gain_n2[:, 0] - gain_n2[:, 1])
         nats_n = -F.logsigmoid(self.beta * distance_n)
         total = torch.where(better_n != 0, nats_n, 0.0).sum()
-        metrics = self._metrics(piece)
+        metrics = self._metrics(piece, piece.rewards_b)
         metrics["kl"] = gain_n2.detach().sum() / piece.step_answers
         return Loss(total * 2 / piece.step_answers, metrics)
 
@@ -194,7 +194,7 @@ class ClippedObjective(GrpoObjective):
         is_too_high_bt = (ratio_bt > 1 + cfg.clip) & (advantages_b1 > 0)
         is_too_low_bt = (ratio_bt < 1 - cfg.clip) & (advantages_b1 < 0)
         clipped = ((is_too_high_bt | is_too_low_bt) & is_answer_bt).sum()
-        metrics = self._metrics(piece)
+        metrics = self._metrics(piece, piece.rewards_b)
         metrics["clip_share"] = clipped / piece.answer_tokens
         return Loss(total / piece.step_answers, metrics)
 
@@ -230,7 +230,7 @@ class DistillationObjective(GrpoObjective):
             teacher_btv = self._next_token_logprobs(self.teacher, batch)
         kl_bt = (student_btv.exp() * (student_btv - teacher_btv)).sum(-1)
         total = torch.where(batch.targets != IGNORED, kl_bt, 0.0).sum()
-        metrics = self._metrics(piece)
+        metrics = self._metrics(piece, piece.rewards_b)
         metrics["teacher_kl"] = total.detach() / piece.step_answers
         return Loss(total / piece.step_answers, metrics)
 
