@@ -442,7 +442,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'gpub.chat.visits._typed_n_days': ('lib/chat/visits.html#_typed_n_days', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._typed_span': ('lib/chat/visits.html#_typed_span', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._typed_with_and': ('lib/chat/visits.html#_typed_with_and', 'gpub/chat/visits.py'),
-                                  'gpub.chat.visits._up': ('lib/chat/visits.html#_up', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._weekday_answer': ('lib/chat/visits.html#_weekday_answer', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._weeks_answer': ('lib/chat/visits.html#_weeks_answer', 'gpub/chat/visits.py'),
                                   'gpub.chat.visits._whole_product': ('lib/chat/visits.html#_whole_product', 'gpub/chat/visits.py'),

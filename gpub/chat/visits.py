@@ -197,12 +197,6 @@ def _draw_scene(
             return turn
 
 
-def _up(v: Values) -> str:
-    "A result, rounded up, as boxes are counted"
-    v["r"] = str(-(-Fraction(v["r"]) // 1))
-    return v["r"]
-
-
 def _down(v: Values) -> str:
     v["r"] = str(Fraction(v["r"]) // 1)
     return v["r"]
@@ -1097,9 +1091,6 @@ def draw_again(rng: random.Random, state: TalkState) -> SkillTurn:
     return _draw_scene(rng, state, "again", _CALCULATIONS)
 
 # %% ../../nbs/lib/chat/visits.ipynb #9c3fea3e
-_ASKS_TOTAL = "[how much together|how much [is that|in total]|what altogether|total]?"
-
-
 def _more_than_result(rng: random.Random, values: Values) -> int:
     "A sum of money that pays for the result"
     paid = int(float(str(values["r"]))) + 1
@@ -2383,7 +2374,6 @@ def draw_clock(rng: random.Random, state: TalkState) -> SkillTurn:
     return SkillTurn("clock", f"{_clock(start)} {sign * n}", question, calls + _clock(end))
 
 # %% ../../nbs/lib/chat/visits.ipynb #e7448bbc
-_ITEMS = "things|words|items|names|numbers"
 _ORDER_WORDS_PHRASES = (
     "[put|please put|get] these in [alphabetical|abc|the alphabetical] order[:| ] {s}",
     "[arrange|order|sort|list] [these|] [by alphabet|by the alphabet|alphabetically|a to "
