@@ -34,7 +34,7 @@ def generate_batch(
     are no numbers"""
     engine = model if isinstance(model, DecodeEngine) else DecodeEngine(model)
     request = GenerationRequest(prompts, sampling, stop, tool)
-    request = plain_request(request, engine.model.cfg)
+    request = plain_request(request, engine.model.cfg)  # checked, with ids as plain ints
     texts = [list(prompt) for prompt in request.prompts]
     for tokens in engine.write(request):
         for text, token in zip(texts, tokens):
@@ -54,7 +54,7 @@ def stream_ids(
     `generate_batch` does: at once for what is asked, later for the engine and its scores"""
     engine = model if isinstance(model, DecodeEngine) else DecodeEngine(model)
     request = GenerationRequest([prompt], sampling, stop, tool)
-    request = plain_request(request, engine.model.cfg)
+    request = plain_request(request, engine.model.cfg)  # refused here, not at the first token
     return (token.id for (token,) in engine.write(request))
 
 
