@@ -1,10 +1,10 @@
 """A grown model beside its rivals, with three seeds, on lines of sums and on plays: the large shape
 from scratch at equal steps and at equal cost, and the small model that reads on at equal cost. And
 on plays alone: a model that grows in depth, with zeros and with copies; the large shape from
-scratch at other rates. Filed as data/growing.json.
+scratch at other rates; a tiny model that is done before it grows. Filed as data/growing.json.
 
-python tools/growing.py                         about 15 minutes of one quiet core
-python tools/growing.py copies|read_on|rates    some of the later parts alone
+python tools/growing.py                                  about 20 minutes of one quiet core
+python tools/growing.py copies|read_on|rates|finished    some of the later parts alone
 """
 
 import json
@@ -214,7 +214,72 @@ def filed_rates():
     return dict(factors=FACTORS, steps=steps, machine=machine("cpu"), **spent, rows=rows)
 
 
+class Finished(Plays):
+    "A tiny model of plays that reads until more reading hardly helps, and then grows"
+
+    steps_small, steps_large, factors = 3000, 300, (1.0, 2.0)
+
+    def __init__(self):
+        super().__init__()
+        size = dict(vocab_size=self.corpus.tok.vocab_size, context_length=64)
+        self.small = LlamaConfig(**size, d_model=16, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=48)
+        sizes = dict(d_model=64, n_layers=2, n_heads=4, n_kv_heads=4, d_ff=192)
+        self.large = grown_config(self.small, **sizes)
+
+    def curve(self, model, steps, seed, factor=1.0):
+        "Train; rows of (step, loss on held-out plays) on the way, the last one of the end"
+        rates = dict(muon_lr=0.02 * factor, lr=0.006 * factor, warmup=10)
+        cfg = TrainConfig(steps=steps, batch_tokens=self.tokens, seed=seed, **rates)
+        rows, curve = RunRows(self.corpus, cfg, 64), []
+        for step in train_next_token(model, rows.read, cfg):
+            if step.n % (steps // 8) == 0 or step.n in (1, steps):
+                curve.append((step.n, self.loss(model)))
+        return curve
+
+
+def measured_finished(task, seed):
+    "A tiny model that is done, grown; the same that reads on; the large shape from scratch"
+    first, second = task.seeds(seed)
+    torch.manual_seed(seed)
+    small = Llama(task.small)
+    row = dict(seed=seed, small=task.curve(small, task.steps_small, first))
+    times = flops_per_token(task.large) / flops_per_token(task.small)
+    steps = round(task.steps_large + task.steps_small / times)
+    for factor in task.factors:
+        torch.manual_seed(seed)
+        grown = grow(small, task.large)
+        row.setdefault("begins", task.loss(grown))
+        row[f"grown_{factor}"] = task.curve(grown, task.steps_large, second, factor)
+        for name, n in (("scratch", steps), ("fresh", task.steps_large)):  # fresh: equal steps
+            torch.manual_seed(seed)
+            row[f"{name}_{factor}"] = task.curve(Llama(task.large), n, second, factor)
+    row["read_on"] = task.curve(small, round(task.steps_large * times), second)
+    ends = {name: curve[-1] for name, curve in row.items() if isinstance(curve, list)}
+    print("finished,", task.unit, ends, flush=True)
+    return row
+
+
+def filed_finished():
+    "What growing is worth to a model that is done, with two rates for what is large"
+    began = time.process_time()
+    task = Finished()
+    shapes = dict(small=task.small, large=task.large)
+    about = {
+        name: dict(
+            parameters=sum(p.numel() for p in Llama(cfg).parameters()),
+            flops_per_step=flops_per_token(cfg) * task.tokens,
+        )
+        for name, cfg in shapes.items()
+    }
+    rows = [measured_finished(task, seed) for seed in SEEDS]
+    steps = dict(steps_small=task.steps_small, steps_large=task.steps_large)
+    spent = dict(cpu_seconds=round(time.process_time() - began))
+    made = dict(unit=task.unit, factors=task.factors, shapes=about, **steps)
+    return dict(**made, machine=machine("cpu"), **spent, rows=rows)
+
+
 LATER = dict(copies=filed_copies, read_on=filed_read_on, rates=filed_rates)
+LATER |= dict(finished=filed_finished)
 
 
 def main():

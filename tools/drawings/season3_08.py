@@ -59,4 +59,28 @@ def wider_norm():
     return d
 
 
-PICTURES = (grown_layer, wider_norm)
+def growing_rivals():
+    d = Drawing(
+        "Three ways to spend the same",
+        "A bar of arithmetic for each of three plans, all equally long. The grown model spends a "
+        "little on the small one and most on the large one. The small one that reads on spends "
+        "all on itself. The large one from scratch spends all on random weights.",
+        width=400,
+        height=246,
+    )
+    for top, name, parts in (
+        (36, "grown", ((76, "small", "150 steps", "thing"), (290, "large", "150", "module"))),
+        (106, "reads on", ((368, "small", "150 + 1,089 steps", "thing"),)),
+        (176, "from scratch", ((368, "large", "171 steps", "warm"),)),
+    ):
+        d.text(16, top - 8, name, "note", "start")
+        left = 16
+        for width, words, note, kind in parts:
+            d.box(left, top, width, 40, words, note, kind=kind)
+            left += width + 2
+    d.arrow((16, 230), (310, 230))
+    d.text(384, 234, "arithmetic", "note", "end")
+    return d
+
+
+PICTURES = (grown_layer, wider_norm, growing_rivals)
