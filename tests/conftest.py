@@ -85,10 +85,10 @@ def pictures(request):
 @pytest.fixture(scope="module")
 def short_texts():
     "What a run draws on the way is 20 tokens; no process of its own knows of it"
-    from gpub.train import journal
+    from gpub.train import pretraining
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "SAMPLING", replace(journal.SAMPLING, n=20))
+        patch.setattr(pretraining, "SAMPLING", replace(pretraining.SAMPLING, n=20))
         yield
 
 

@@ -9,9 +9,9 @@ import torch
 
 from gpub.cli.main import main
 from gpub.model.gpt import Block
-from gpub.train import journal
+from gpub.train import pretraining
 
-journal.SAMPLING = replace(journal.SAMPLING, n=20)
+pretraining.SAMPLING = replace(pretraining.SAMPLING, n=20)
 FORWARD = Block.forward
 CALLS = count()
 

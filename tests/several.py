@@ -16,7 +16,7 @@ from gpub.train.config import TrainConfig
 from gpub.train.learner import Learner, Placement
 from gpub.train.loop import NextToken
 from gpub.train.parallel import World, device_mesh, share_gradients, to_full_tensor
-from gpub.train.trainer import build_on_device
+from gpub.train.pretraining import build_on_device
 
 CPU = torch.device("cpu")
 SHAPE = GPTConfig(vocab_size=13, context_length=8, d_model=32, n_layers=4, n_heads=2)

@@ -4,7 +4,7 @@ slices each token takes all processes."""
 from dataclasses import replace
 
 from gpub.cli.main import main
-from gpub.train import journal
+from gpub.train import pretraining
 
-journal.SAMPLING = replace(journal.SAMPLING, n=20)
+pretraining.SAMPLING = replace(pretraining.SAMPLING, n=20)
 main()

@@ -71,7 +71,7 @@ import os, signal, sys
 from gpub.plans.phase_watch import PhaseRunner
 import gpub.plans.verdicts
 import gpub.plans.runner
-from gpub.train.open_run import OpenRun
+from gpub.train.trainer import OpenRun
 from gpub.tune.steps import Tuning
 phase, moment = sys.argv.pop(1).split(":")
 

@@ -45,7 +45,7 @@ NEWCOMER = {  # what somebody types in a first week: what the answer must tell
     "-V": "gpub --version",
     "rm runs/plays": "delete one as any folder",
     "delete runs/plays": "delete one as any folder",
-    "config runs/plays": "gpub show RUN --yaml",
+    "config runs/plays": "gpub show RUN",
     "info runs/plays": "gpub show RUN",
     "logs": "gpub show RUN",
     "status": "gpub ls",

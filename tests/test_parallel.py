@@ -235,7 +235,7 @@ from gpub.model.gpt import GPT, GPTConfig
 from gpub.train.parallel import World, to_full_tensor, share_gradients, shard
 from gpub.train.config import TrainConfig
 from gpub.data.batch import Batch
-from gpub.train.loop import NextToken, LoopSettings, SharedObjective, train
+from gpub.train.loop import NextToken, LoopSettings, train
 from gpub.data.batch import IGNORED
 
 CPU = torch.device('cpu')
@@ -276,9 +276,9 @@ def learn(world, how, micro):
     opt.register_step_pre_hook(keep)
     cfg = TrainConfig(steps=6, batch_tokens=64, warmup=0, schedule='constant', micro_batch=micro)
     objective = NextToken(model.loss, batches, cfg, 8, CPU, world)
-    shared = SharedObjective(objective.batch, share_gradients(model, objective.loss, world, how))
-    settings = LoopSettings(world=world)
-    rows = [s.row() for s in train(model, shared, cfg, [opt], settings=settings)]
+    shared = share_gradients(model, objective.loss, world, how)
+    settings = LoopSettings(world=world, shared_loss=shared)
+    rows = [s.row() for s in train(model, objective, cfg, [opt], settings=settings)]
     return rows, torch.stack(grads)
 
 
@@ -359,7 +359,7 @@ def kill_one(out, p):
     _, err = p.communicate(timeout=120)
     said = {l for l in err.splitlines() if l.startswith("gpub: ")}
     # torchrun adds its own traceback, none of ours
-    assert p.returncode not in (0, None) and "gpub/train/training_run.py" not in err, err
+    assert p.returncode not in (0, None) and "gpub/train/trainer.py" not in err, err
     assert said and all(re.search(r"lost contact|stopped at step|are gone", l) for l in said), said
 
 

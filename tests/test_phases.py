@@ -15,9 +15,8 @@ import pytest
 from kill import same_weights, wait_for
 from marks import first_ones
 
-import gpub.train.journal as gpub_journal
-import gpub.train.open_run as open_run
-import gpub.train.training_run as training_run
+import gpub.train.pretraining as pretraining
+import gpub.train.trainer as trainer
 from gpub.cli.plans import bill_command, run_command
 from gpub.core import GpubError, read_json
 from gpub.plans.bill import bill, bill_text
@@ -92,9 +91,9 @@ SILENT = open(os.devnull, "w")
 def quick():
     "What every start measures, and every end draws, is tested elsewhere"
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(open_run, "known_peak", lambda *a: 1e12)
+        m.setattr(trainer, "known_peak", lambda *a: 1e12)
         m.setattr("gpub.report.page.write_report", empty_report)
-        m.setattr(gpub_journal, "SAMPLING", replace(gpub_journal.SAMPLING, n=20))
+        m.setattr(pretraining, "SAMPLING", replace(pretraining.SAMPLING, n=20))
         yield
 
 
@@ -325,7 +324,7 @@ def test_money_that_came_later(text, tmp_path, straight):
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.0]
-    parts = (RunRows, "read", 10), (open_run.OpenRun, "write_checkpoint", 30)
+    parts = (RunRows, "read", 10), (trainer.OpenRun, "write_checkpoint", 30)
 
     def ledger(d, usd, step=0, since=None, paid=False):
         now[0] += 40
@@ -334,8 +333,8 @@ def clockwork(monkeypatch):
     def after(seconds, f):
         return lambda *a, **kw: (now.__setitem__(0, now[0] + seconds), f(*a, **kw))[1]
 
-    monkeypatch.setattr(training_run, "Ledger", ledger)
-    monkeypatch.setattr(gpub_journal, "evaluate", after(5, gpub_journal.evaluate))
+    monkeypatch.setattr(trainer, "Ledger", ledger)
+    monkeypatch.setattr(pretraining, "evaluate", after(5, pretraining.evaluate))
     for owner, name, seconds in parts:
         monkeypatch.setattr(owner, name, after(seconds, getattr(owner, name)))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import gpub.train.open_run as open_run
+import gpub.train.trainer as trainer
 from gpub.cli.plans import plan_command
 from gpub.core import GpubError
 from gpub.guards.preflight import preflight
@@ -109,7 +109,7 @@ def large(monkeypatch):
     recipe = replace(PRESETS["burn-toy"].train, decay=0.6, warmup=2, steps=6, batch_tokens=256)
     small = replace(PRESETS["burn-toy"], train=recipe, decay_target=DECAY_TARGET)
     monkeypatch.setitem(PRESETS, "burn-toy", small)
-    monkeypatch.setattr(open_run, "known_peak", lambda *a: 1e12)
+    monkeypatch.setattr(trainer, "known_peak", lambda *a: 1e12)
     monkeypatch.setattr("gpub.report.page.write_report", lambda out: out / "report.html")
     return small
 

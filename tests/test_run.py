@@ -31,9 +31,8 @@ from gpub.device import use_threads
 from gpub.files import cache_dir
 from gpub.record.checkpoint import load_checkpoint
 from gpub.record.folder import stop_flag
-from gpub.train.open_run import OpenRun
 from gpub.train.options import RunOptions
-from gpub.train.trainer import Trainer
+from gpub.train.trainer import OpenRun, Trainer
 
 # runs are compared: none may time for itself which precision is faster
 TINY = [

@@ -9,7 +9,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import yaml
 from commands import output_of
 
 from gpub.progress import Progress
@@ -60,35 +59,15 @@ def test_ls_names_a_damaged_run_and_goes_on(runs, tmp_path):
     assert "there is no folder" in output_of("ls", tmp_path / "none", code=1)
 
 
-def test_show_tells_the_command_and_gives_the_options(runs):
+def test_show_tells_the_command(runs):
     said = output_of("show", runs / "low")
     assert "gpub train shakespeare --steps 3" in said and "step 3" in said
-    options = yaml.safe_load(output_of("show", runs / "low", "--yaml"))
-    assert options["preset"] == "shakespeare" and options["settings"]["lr"] == "0.001"
-
-
-def test_a_file_trains_the_same_run(runs, tmp_path):
-    (tmp_path / "run.yaml").write_text(output_of("show", runs / "low", "--yaml"))
-    output_of("train", "--config", tmp_path / "run.yaml", "--out", tmp_path / "again", "--quiet")
-    losses = [[row["loss"] for row in read_log(run)] for run in (runs / "low", tmp_path / "again")]
-    assert losses[0] == losses[1]
 
 
 def test_quiet_is_quiet(runs, tmp_path):
     place = "--data", runs / "text.txt", "--out", tmp_path / "quiet"
     said = output_of("train", "shakespeare", "--steps=1", "--quiet", *place, *SETTINGS)
     assert said == ""
-
-
-@pytest.mark.full(instead="test_a_file_trains_the_same_run")
-def test_what_is_typed_replaces_what_a_file_says(runs, tmp_path):
-    (tmp_path / "run.yaml").write_text(output_of("show", runs / "low", "--yaml"))
-    output_of(
-        "train", "--config", tmp_path / "run.yaml", "--steps=1", "--keep=1", "--out", tmp_path / "b"
-    )
-    config = json.loads((tmp_path / "b" / "config.json").read_text())
-    assert config["train"]["steps"] == 1 and config["options"]["keep"] == 1
-    assert config["options"]["settings"]["lr"] == "0.001"
 
 
 def test_resume_needs_only_the_name(runs, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ SIXTY = {  # what is typed after gpub: what must be in the answer
     "finetune mydata.txt": "gpub train --init RUN --data FILE",
     "pull gpt2": "gpub import OWNER/NAME RUN",
     "rm runs/shakespeare": "delete one as any folder",
-    "config runs/shakespeare": "gpub show RUN --yaml",
+    "config runs/shakespeare": "gpub show RUN",
     "lora": "gpub sft RUN --data CHATS --lora 8",
     "merge runs/shakespeare": "gpub export RUN FOLDER",
     "quantize runs/shakespeare": "gpub export RUN FOLDER --gguf --gguf-type q8_0",

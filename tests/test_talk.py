@@ -33,7 +33,7 @@ from gpub.record.folder import Interrupted
 from gpub.record.run import load
 from gpub.share.hub import export_model
 from gpub.train import learner, optim
-from gpub.train.open_run import OpenRun
+from gpub.train.trainer import OpenRun
 from gpub.tune.dpo import DpoConfig
 from gpub.tune.grpo import GrpoConfig
 from gpub.tune.lora import load_lora, merge_lora
@@ -111,7 +111,7 @@ def test_a_killed_command_goes_on_to_the_same_bits(talker, tmp_path, method):
     done(command, talker, *words, "--out", tmp_path / "whole")
     program = (
         "import os, signal, sys\n"
-        "from gpub.train.open_run import OpenRun\n"
+        "from gpub.train.trainer import OpenRun\n"
         "log_step = OpenRun.log_step\n"
         "def log_and_die(self, s):\n"
         "    log_step(self, s)\n"

@@ -22,7 +22,7 @@ from gpub.data.batches import Batches
 from gpub.device import seed_everything
 from gpub.lab.bench.speed import head_loss
 from gpub.model.gpt import GPT, GPTConfig
-from gpub.train import optim, trainer
+from gpub.train import optim, pretraining
 from gpub.train.compiled import choose_loss, compiled_loss
 from gpub.train.config import TrainConfig, context_length_at, context_lengths
 from gpub.train.depth import set_depth
@@ -711,10 +711,10 @@ def test_the_result_is_that_of_the_last_step_whatever_is_validated_before(
 def test_the_weights_of_all_processes_of_a_machine_have_to_fit(monkeypatch):
     "Each builds the whole model on the CPU first; of one that will be sliced there is one copy"
     size = 4 * sum(p.numel() for p in tiny().parameters())
-    monkeypatch.setattr(trainer, "ram_bytes", lambda: 1.5 * size)
+    monkeypatch.setattr(pretraining, "ram_bytes", lambda: 1.5 * size)
     cpu = torch.device("cpu")
-    trainer.build_on_device(TINY, cpu, World(), sliced=False)
-    trainer.build_on_device(TINY, cpu, World(0, 2), sliced=True)
-    trainer.build_on_device(TINY, cpu, World(0, 4, per_machine=1), sliced=False)
+    pretraining.build_on_device(TINY, cpu, World(), sliced=False)
+    pretraining.build_on_device(TINY, cpu, World(0, 2), sliced=True)
+    pretraining.build_on_device(TINY, cpu, World(0, 4, per_machine=1), sliced=False)
     with pytest.raises(GpubError, match="in each of 2 processes take .* this machine has"):
-        trainer.build_on_device(TINY, cpu, World(0, 2), sliced=False)
+        pretraining.build_on_device(TINY, cpu, World(0, 2), sliced=False)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import gpub.train.trainer as trainer
+import gpub.train.pretraining as pretraining
 from gpub.core import GpubError
 from gpub.data.batch import Batch
 from gpub.data.batches import AnnealMix, Batches
@@ -154,7 +154,7 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
     go(tmp_path / "plain", text)
     asked, began = [], []
 
-    real = trainer.Pretraining.make_objective
+    real = pretraining.Pretraining.make_objective
     read = Prefetcher.__call__
 
     def fed(task, learner, step, reading_ahead):
@@ -169,7 +169,7 @@ def test_a_run_reads_the_same_rows_ahead_of_time_and_after_a_resume(text, tmp_pa
         asked.append((step, length))
         return read(self, step, length)
 
-    monkeypatch.setattr(trainer.Pretraining, "make_objective", fed)
+    monkeypatch.setattr(pretraining.Pretraining, "make_objective", fed)
     with monkeypatch.context() as watched:
         watched.setattr(Prefetcher, "__call__", noted)
         go(tmp_path / "fed", text, 7)

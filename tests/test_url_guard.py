@@ -195,7 +195,7 @@ def test_data_arrives_as_a_url(command, tmp_path, monkeypatch, capsys):
         return RunOptions("burn-toy", **options)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpub.train.trainer.load_corpus", opened)
+    monkeypatch.setattr("gpub.train.pretraining.load_corpus", opened)
     monkeypatch.setattr("gpub.train.growing.grow_options", grown)
     price = ["--usd-per-hour", 1]
     said, code = type_in(monkeypatch, capsys, command, "burn-toy", "--data", URLS[0], *price)

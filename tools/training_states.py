@@ -143,7 +143,7 @@ def train(out):
             0,
             weights,
             {},
-            dict(val_loss=run.task.scores(run.learner)["val_loss"]),
+            dict(val_loss=run.task.validate(run.learner)["val_loss"]),
             milestone=True,
         )
         for step in run.steps():

@@ -41,30 +41,19 @@ def ls_command(places: tuple[str, ...], file: str | None):
 
 @click.command("show")
 @click.argument("run", type=RUN)
-@click.option("--yaml", "as_yaml", is_flag=True, help="Its options, for gpub train --config.")
 @json_option
-def show_command(run: str, as_yaml: bool, file: str | None):
+def show_command(run: str, file: str | None):
     """Tell what RUN is, how far it came, and what started it.
 
     With its cost, its last sample, and the command to type again."""
     from gpub.record.runs import describe_run, describe_table, last_texts
 
-    if as_yaml:
-        click.echo(_yaml_of(run), nl=False)
-        return
     facts = describe_run(run)
     if file:
         write_result(file, facts)
     click.echo(describe_table(facts))
     for name, text in last_texts([run]):
         echo_text(f"\n--- {name}\n{text}")
-
-
-def _yaml_of(run: str) -> str:
-    "The options of a run as YAML"
-    from gpub.train.options import kept_options, options_to_resume, options_yaml
-
-    return options_yaml(kept_options(options_to_resume(run)))
 
 # %% ../../nbs/lib/cli/runs_commands.ipynb #084dca92
 @click.command("resume", cls=TrainingCommand)

@@ -40,7 +40,8 @@ from ..files import newest_runs, runs_dir, similar_run
 from ..progress import short_duration
 
 if TYPE_CHECKING:
-    from gpub.train.trainer import Pretraining, Trainer
+    from gpub.train.pretraining import Pretraining
+    from gpub.train.trainer import Trainer
 
 # %% ../../nbs/lib/cli/train_commands.ipynb #f726f7f6
 def _presets() -> str:
@@ -51,9 +52,6 @@ def _presets() -> str:
 @click.command("train", cls=TrainingCommand, epilog=_presets)
 @click.argument("preset", required=False, type=PRESET)
 @click.option("--out", type=PATH, help="Run folder.  [default: runs/PRESET]")
-@click.option(
-    "--config", "file", type=PATH, help="Options in a YAML file, as gpub show RUN --yaml writes it."
-)
 @data_option
 @click.option("--steps", type=int, help="Optimizer steps, instead of the preset's.")
 @click.option("--seed", type=int, help="Seed of weights and data order.")
@@ -83,7 +81,6 @@ def _presets() -> str:
 def train_command(
     ctx: click.Context,
     preset: str | None,
-    file: str | None,
     steps: int | None,
     seed: int | None,
     settings: tuple[str, ...],
@@ -109,28 +106,28 @@ def train_command(
     not know how many processes wrote them. With --max-restarts 3 behind torchrun, a run that
     lost a process goes on by itself from the last checkpoint."""
     from gpub.progress import SilentProgress
+    from gpub.train.initial import OWN_RECIPE
+    from gpub.train.options import RunOptions
     from gpub.train.trainer import Trainer
 
     _refuse_wrong_init(options["init"])
     if extend:
         _go_on_beyond(ctx, options["init"], extend, options["out"])
         return
-    may_be_text = preset is not None or (file is None and options["init"] is None)
-    if may_be_text and preset is None and options["data"] is None:
+    if preset is None and options["init"] is None and options["data"] is None:
         ctx.invoke(presets_command)
         return
     chosen = parse_settings(settings)
     chosen |= {k: v for k, v in dict(steps=steps, seed=seed).items() if v is not None}
-    given = _typed(ctx, options) if file else options
-    given["mirror"] = given.get("mirror") or None  # a variable that a script left empty
-    if may_be_text:
-        preset = text_or_preset(preset, given)
+    options["mirror"] = options["mirror"] or None  # a variable that a script left empty
+    if preset is not None or options["init"] is None:
+        preset = text_or_preset(preset, options)
     if quiet:
-        given["progress"] = SilentProgress()
-    given |= dict(command=this_command(), started_at=command_began())
-    asked = _run_options(preset, file, chosen, given)
-    refuse_occupied(asked.out or runs_dir() / str(asked.preset))
-    train_and_tell(Trainer(asked))
+        options["progress"] = SilentProgress()
+    options |= dict(command=this_command(), started_at=command_began())
+    chosen_options = RunOptions(preset or OWN_RECIPE, settings=chosen, **options)
+    refuse_occupied(chosen_options.run_dir)
+    train_and_tell(Trainer(chosen_options))
 
 
 def _refuse_wrong_init(init: str | None):
@@ -190,25 +187,6 @@ def _go_on_beyond(ctx: click.Context, run: str | None, more: int, out: str | Non
     changes = dict(device=ctx.params["device"]) if "device" in given else {}
     changes |= dict(command=f"gpub resume {branch}", started_at=command_began())
     train_and_tell(Trainer(options_to_resume(branch, **changes)))
-
-
-def _typed(ctx: click.Context, options: dict) -> dict:
-    "The options that stand in the command; the defaults of the others are a file's to replace"
-    typed = click.core.ParameterSource.COMMANDLINE
-    return {k: v for k, v in options.items() if ctx.get_parameter_source(k) == typed}
-
-
-def _run_options(preset: str | None, file: str | None, chosen: dict, given: dict) -> Any:
-    "`RunOptions` of what was typed and of what a file holds; what was typed comes first"
-    from gpub.train.initial import OWN_RECIPE
-    from gpub.train.options import RunOptions, read_options
-
-    if file is None:
-        return RunOptions(preset or OWN_RECIPE, settings=chosen, **given)
-    if preset is not None:
-        given["preset"] = preset
-    options = read_options(file, **given)
-    return replace(options, settings=(options.settings or {}) | chosen)
 
 
 SLOW_STEP = 1e12  # FLOP: seconds on a CPU

@@ -6,9 +6,10 @@
 __all__ = ['RowPlan', 'WindowSource', 'AnnealMix', 'Batches']
 
 # %% ../../nbs/lib/data/batches.ipynb #644dd0bf
-# `batches[step]` is computed from (seed, step): there is no iterator, and no state to save. A run
-# whose rows grow asks `read`, by the tokens read so far. A window has one id more than a row:
-# inputs and targets are two views of it. Each process reads its rows.
+# `batches[step]` is computed from (seed, step): there is no iterator, and no state to save. `read`
+# does it: tokens read so far -> numbers of windows of each source (`Mixture`) -> where they begin
+# (`WindowOrder`) -> their ids (`HostIds`, `DeviceIds`) -> this process's rows. A window has one id
+# more than a row: inputs and targets are two views of it.
 
 import hashlib
 import operator
@@ -172,8 +173,8 @@ class Batches:
         if row_length < 1 or window_length % row_length:
             raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
         # tokens of all ranks -> this rank's windows of each source -> rows
-        ranges = zip(self.sources, self._window_ranges(cursor, tokens))
-        parts = [source.read(first, stop) for source, (first, stop) in ranges]
+        ranges = self._window_ranges(cursor, tokens)
+        parts = [source.read(first, stop) for source, first, stop in ranges]
         windows = torch.cat(parts) if len(parts) > 1 else parts[0]
         if row_length < window_length:
             # (windows, window_length + 1) -> (rows, row_length + 1): each row overlaps the next by
@@ -191,8 +192,8 @@ class Batches:
             )
         return cursor // window_length
 
-    def _window_ranges(self, cursor: int, tokens: int) -> list[tuple[int, int]]:
-        "Compute the first window of this rank and one past its last, for each source"
+    def _window_ranges(self, cursor: int, tokens: int) -> list[tuple[WindowSource, int, int]]:
+        "List the sources, each with the first window of this rank there, and one past its last"
         # tokens of one window for every rank
         least = self.plan.context_length * self.plan.world_size
         if tokens <= 0 or tokens % least:
@@ -206,7 +207,7 @@ class Batches:
         first = self._first_window(cursor) + self.plan.rank * count
         begins = self.mixture.windows_per_source(first)
         ends = self.mixture.windows_per_source(first + count)
-        return list(zip(begins, ends))
+        return list(zip(self.sources, begins, ends))
 
     def trace_rows(
         self,
@@ -215,7 +216,7 @@ class Batches:
     ) -> list[RowOrigin]:  # one for each window that `read` reads there
         "Return where the windows of this rank's rows lie; for shards also in which documents"
         origins = []
-        for source, (first, stop) in zip(self.sources, self._window_ranges(cursor, tokens)):
+        for source, first, stop in self._window_ranges(cursor, tokens):
             name = source.order.name
             starts = source.order.cached_starts(first, stop).tolist()
             for window, start in enumerate(starts, first):
@@ -283,11 +284,12 @@ def _arrays_by_source(
     ids: np.ndarray | Mapping[str, np.ndarray | Sequence[np.ndarray]],
 ) -> dict[str, Sequence[np.ndarray]]:
     "Bring what `Batches` takes to one form; ids without a name are called text"
-    if not isinstance(ids, Mapping):
-        ids = {"text": ids}
+    named = ids if isinstance(ids, Mapping) else {"text": ids}
     arrays_of = {}
-    for name, arrays in ids.items():
+    for name, arrays in named.items():
         arrays_of[name] = arrays if isinstance(arrays, (list, tuple)) else [arrays]
+        if not arrays_of[name]:
+            raise GpubError(f"{name}: there are no token ids to read")
         for array in arrays_of[name]:
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
                 raise GpubError(
@@ -296,9 +298,6 @@ def _arrays_by_source(
                 )
     if not arrays_of:
         raise GpubError("there are no token ids to read")
-    for name, arrays in arrays_of.items():
-        if not arrays:
-            raise GpubError(f"{name}: there are no token ids to read")
     return arrays_of
 
 

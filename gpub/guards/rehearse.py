@@ -60,7 +60,6 @@ from ..train.learner import Learner, Placement
 from gpub.train.loop import (
     NextToken,
     LoopSettings,
-    SharedObjective,
     TrainStep,
     evaluate,
     train,
@@ -253,12 +252,11 @@ class _Steps:
         place = self.stage.place
         batcher = learner.micro_batcher
         # `self` is the loss: each piece is metered
-        objective = SharedObjective(self.objective.batch, self)
-        settings = LoopSettings(learner.dtype, learner.scaler, batcher, place.world)
+        settings = LoopSettings(learner.dtype, learner.scaler, batcher, place.world, self)
         self.meters.memory.mark("forward and backward")
         self.meters.matmuls.on = True
         stage = self.stage
-        steps = train(learner.model, objective, stage.cfg, learner.opts, start, settings)
+        steps = train(learner.model, self.objective, stage.cfg, learner.opts, start, settings)
         for step in steps:
             self.meters.memory.mark("forward and backward")
             self.meters.matmuls.on = True

@@ -23,8 +23,7 @@ from .verdicts import Cause, record_verdict
 from ..core import write_atomic
 from ..record.folder import Interrupted
 from ..train.loop import Diverged, TrainStep
-from ..train.open_run import OpenRun
-from ..train.training_run import TrainingRun
+from ..train.trainer import OpenRun, Trainer
 
 # %% ../../nbs/lib/plans/phase_watch.ipynb #d6992ce7
 class Stop(NamedTuple):
@@ -152,7 +151,7 @@ class PhaseRunner:
         self,
         plan: Plan,
         phase: Phase,
-        trainer: TrainingRun,  # with the settings of plan and phase
+        trainer: Trainer,  # with the settings of plan and phase
         limits: PhaseLimits = PhaseLimits(),
         out: Path | None = None,  # the folder of the plan; default: of the run
     ):

@@ -82,13 +82,11 @@ from ..record.folder import Interrupted, disk_errors, lock_folder
 from ..record.ledger import account, read_ledger
 from ..record.mirror import copy_small_files, mirror_run
 from ..train.config import CHANGEABLE, stable_steps
-from ..train.open_run import OpenRun
 from ..train.options import RunOptions, eval_steps
 from ..train.parallel import World
 from ..train.presets import apply_settings, find_preset
 from ..train.timed_steps import read_timed
-from ..train.trainer import Trainer
-from ..train.training_run import TrainingRun
+from ..train.trainer import OpenRun, Trainer
 from ..tune.dpo import DpoConfig
 from ..tune.grpo import GrpoConfig
 from ..tune.methods import DpoOptions, GrpoOptions, SftOptions
@@ -230,7 +228,7 @@ def _phase_trainer(
     out: Path,  # the folder of the plan
     options: PlanOptions,
     world: World,  # the processes that walk together
-) -> TrainingRun:
+) -> Trainer:
     "Return the run of a phase; it reads and trains when it is told to"
     if phase.tuned:
         return Tuner(tuning_options(plan, phase, out, options, world))

@@ -8,13 +8,14 @@ __all__ = ['save_checkpoint', 'Checkpoint', 'load_checkpoint', 'find_checkpoint'
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 # checkpoints/step-00000100/ has model.safetensors, optimizer.safetensors, and state.json with their
-# checksums. It is written under another name, read back and renamed: under its own name it is
-# whole. `load_checkpoint` takes the newest one whose files have the checksums that were written:
-# each file is read once to be summed, and once more for its tensors.
+# checksums. Saving: a `CheckpointDraft` writes it under another name, reads it back and renames it;
+# under its own name it is whole. Loading: the newest is taken whose files have the checksums that
+# were written; each file is read once to be summed, and once more for its tensors.
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,20 +75,7 @@ def load_checkpoint(
 ) -> Checkpoint:
     "Read the newest checkpoint that is whole; raises as `find_checkpoint`"
     parts = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
-
-    def read(folder: Path) -> Checkpoint:
-        record = verify_checkpoint(folder, parts)
-        tensors = {part: _read_part(record, part) for part in parts}
-        return Checkpoint(
-            step=record.step,
-            model=tensors[MODEL],
-            optimizer=tensors.get(OPTIMIZER, {}),
-            state=record.state,
-            path=record.path,
-            rows=record.rows,
-        )
-
-    return _open(Path(path), step, read, log)
+    return _open(Path(path), step, partial(_read_checkpoint, parts=parts), log)
 
 
 def find_checkpoint(
@@ -98,11 +86,7 @@ def find_checkpoint(
 ) -> CheckpointRecord:
     """Find the newest checkpoint that is whole in these parts; raises `GpubError` without one,
     `Damaged` where there are only damaged ones"""
-
-    def verify(folder: Path) -> CheckpointRecord:
-        return verify_checkpoint(folder, parts)
-
-    return _open(Path(path), step, verify, log)
+    return _open(Path(path), step, partial(verify_checkpoint, parts=parts), log)
 
 
 def find_newest(
@@ -124,8 +108,8 @@ _MOST_DELETED = 20
 
 def _open(
     path: Path,  # a run folder, or one checkpoint folder
-    step: int | None,  # the only one that will do
-    open_folder: Callable[[Path], _Opened],  # raises `Damaged` for one that is not whole
+    step: int | None,  # the only one of a run that will do
+    open_folder: Callable[[Path], _Opened],  # verifies one, or reads it too; raises `Damaged`
     log: Callable[[str], object],
 ) -> _Opened:
     "Open one checkpoint, or the newest of a run that can be opened"
@@ -162,22 +146,23 @@ def _open_newest(
         # listed again each time: one that was saved meanwhile comes first. `.old` is there beside
         # its step, or alone, after a kill between two renames
         left = [p for p in checkpoints(run_dir) if p not in deleted and p not in damaged]
-        newest = next((p for p in left if step in (None, step_of(p))), None)
-        if newest is None and (damaged or not deleted):
-            raise _none_whole(run_dir, step, list(damaged.values()))
-        if newest is None:
+        if step is not None:
+            left = [p for p in left if step_of(p) == step]
+        if not left:
             break
         try:
-            return open_folder(newest)
+            return open_folder(left[0])
         except GpubError as e:
-            if not newest.exists():
-                deleted.add(newest)
+            if not left[0].exists():
+                deleted.add(left[0])
             elif isinstance(e, Damaged):
-                damaged[newest] = e
+                damaged[left[0]] = e
                 log(f"skipped a damaged checkpoint: {e}")
             else:
                 raise
-    raise _all_deleted(run_dir)
+    if deleted and not damaged:
+        raise _all_deleted(run_dir)
+    raise _none_whole(run_dir, step, list(damaged.values()))
 
 
 def _is_checkpoint(path: Path) -> bool:
@@ -244,18 +229,34 @@ def verify_checkpoint(
     return record
 
 
+def _read_checkpoint(folder: Path, parts: Sequence[str]) -> Checkpoint:
+    "Read a checkpoint into memory, verified first"
+    record = verify_checkpoint(folder, parts)
+    tensors = {part: _read_part(record, part) for part in parts}
+    return Checkpoint(
+        step=record.step,
+        model=tensors[MODEL],
+        optimizer=tensors.get(OPTIMIZER, {}),
+        state=record.state,
+        path=record.path,
+        rows=record.rows,
+    )
+
+
 def _read_part(record: CheckpointRecord, part: str) -> dict[str, Tensor]:
     "Read the tensors of a part of a verified checkpoint, whole, under all their names"
     names = record.part_files(part)
-    tied = record.files[names[0]].tied  # each slice lists the second names of the whole part
-    is_sliced = names != [part]  # else the part is one file, of its own name
-    path = record.path if is_sliced else record.path / part
+    path = record.path / names[0]
     try:
-        tensors = read_slices(path, names) if is_sliced else load_file(path)
+        if names == [part]:
+            tensors = load_file(path)
+        else:  # slices, one file of each process
+            tensors = read_slices(record.path, names)
     except SafetensorError as e:
         raise Damaged(f"{path} holds no safetensors: {first_line(e)}") from None
     except (OSError, RuntimeError) as e:  # what safetensors says of a file it cannot open
         raise _cannot_be_read(path, e) from None
+    tied = record.files[names[0]].tied  # each slice lists the second names of the whole part
     try:
         return tensors | {name: tensors[first] for name, first in tied.items()}
     except (KeyError, TypeError):  # TypeError: what state.json gives as a name is no text

@@ -27,7 +27,7 @@ from ..record.checkpoint import Checkpoint
 from .compiled import LossFunction, choose_loss
 from .config import TrainConfig, context_length_at
 from .kernels import pick_attention
-from .loop import LoopSettings, Objective, SharedObjective, TrainStep, train
+from .loop import LoopSettings, Objective, TrainStep, train
 from .memory import Cut, MicroBatcher
 from .optim import make_optimizers, muon_format, optimizer_state, own_parameters
 from .optim import restore_optimizers
@@ -242,7 +242,6 @@ class Learner:
     ) -> Iterator[TrainStep]:
         "Return `train` with what is put together here: one item after each step"
         world = self.place.world
-        loss = share_gradients(self.model, objective.loss, world, self.place.parallel)
-        shared = SharedObjective(objective.batch, loss)
-        settings = LoopSettings(self.dtype, self.scaler, self.micro_batcher, world)
-        return train(self.model, shared, self.cfg, self.opts, start, settings, tokens)
+        shared_loss = share_gradients(self.model, objective.loss, world, self.place.parallel)
+        settings = LoopSettings(self.dtype, self.scaler, self.micro_batcher, world, shared_loss)
+        return train(self.model, objective, self.cfg, self.opts, start, settings, tokens)

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['Steps', 'KEPT_OPTIONS', 'spread_steps', 'eval_steps', 'CommonOptions', 'RunOptions', 'kept_options',
-           'options_to_resume', 'options_from', 'read_options', 'options_yaml']
+           'options_to_resume']
 
 # %% ../../nbs/lib/train/options.ipynb #5507da08
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -16,9 +15,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ..core import Count, GpubError, NotNegative, first_line, is_url, read_config, refuse_url
-from ..core import validated
-from ..files import RemoteFolder
+from ..core import Count, GpubError, NotNegative, is_url, read_config, refuse_url, validated
+from ..files import RemoteFolder, runs_dir
 from ..progress import Progress
 from .config import CHANGEABLE
 from .presets import Preset
@@ -55,7 +53,7 @@ class CommonOptions:
     # how the processes of torchrun share the model
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
     # when the command began, by `time.perf_counter`: the bill counts from there; default: from the
-    # moment a `TrainingRun` is made
+    # moment a `Trainer` is made
     started_at: float | None = None
     paid: bool = False  # the machine was paid for since the last process of this run ended
     # settings of `train` that may be others than when the run began
@@ -96,6 +94,15 @@ class RunOptions(CommonOptions):
                 refuse_url(values[name], f"--{name}")
         if self.mirror is not None and is_url(self.mirror):
             RemoteFolder(self.mirror)
+
+    @property
+    def run_dir(self) -> Path:
+        "Return the run folder"
+        if self.out:
+            return Path(self.out)
+        if self.init is not None:
+            return runs_dir() / f"from-{Path(self.init).resolve().name}"
+        return runs_dir() / self.preset
 
 # %% ../../nbs/lib/train/options.ipynb #35b3ec03
 KEPT_OPTIONS = (  # options that a person gives; the others are handed in by programs
@@ -145,53 +152,12 @@ def options_to_resume(
     "Read the options a run was started with; raises `GpubError` for one that did not keep them"
     config = read_config(run)
     kept = config.get("options") if isinstance(config, dict) else None
-    if not isinstance(kept, dict):
+    if not isinstance(kept, dict) or "preset" not in kept:
         raise GpubError(
             f"{run} keeps no options of gpub train (another command made it, or an earlier "
             "gpub): give the command that started it again, with the same settings"
         )
-    return options_from(kept | dict(out=str(run)) | changes, f"{run}/config.json")
-
-
-def options_from(
-    given: Any,  # an object with the names of `KEPT_OPTIONS` and out
-    where: str,  # the file, for messages
-) -> RunOptions:
-    """Make options of what a file holds; raises `GpubError` for a name that is none, with the
-    nearest"""
-    if not isinstance(given, dict) or "preset" not in given:
-        raise GpubError(f"{where} holds no options of a run: at least preset is needed")
-    names = [field.name for field in fields(RunOptions)]
-    for name in given:
-        if name not in names:
-            near = difflib.get_close_matches(str(name), [*KEPT_OPTIONS, "out"], 1) or [
-                *KEPT_OPTIONS,
-                "out",
-            ]
-            raise GpubError(f"{where}: no option {name!r}; nearest: {', '.join(near)}")
-    return RunOptions(**given)
-
-
-def read_options(
-    path: str | Path,  # a YAML file
-    **changes: Any,  # options that replace those of the file
-) -> RunOptions:
-    "Read the options in a YAML file; raises `GpubError` for one that cannot be read"
-    import yaml
-
-    try:
-        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as e:
-        raise GpubError(f"cannot read {path}: {first_line(e)}") from None
-    if isinstance(given, dict):
-        given = given | changes
-    return options_from(given, str(path))
-
-
-def options_yaml(
-    options: dict,  # as from `kept_options`
-) -> str:
-    "Write options as YAML, for `gpub train --config`"
-    import yaml
-
-    return yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
+    unknown = sorted(kept.keys() - {field.name for field in fields(RunOptions)})
+    if unknown:
+        raise GpubError(f"{run}/config.json was edited: no option {unknown[0]!r}; restore it")
+    return RunOptions(**kept | dict(out=str(run)) | changes)

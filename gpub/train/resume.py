@@ -4,9 +4,12 @@
 
 # %% auto #0
 __all__ = ['open_config', 'RunState', 'exact_conditions', 'restore_threads', 'resume_learner', 'cut_records', 'keep_smaller_cut',
-           'smaller_cut']
+           'smaller_cut', 'newest_path', 'restore_or_begin']
 
 # %% ../../nbs/lib/train/resume.ipynb #7e50a003
+# A run folder is made by the first process of a run; every later one asks for the same run and goes
+# on from its newest whole checkpoint (`restore_or_begin`), so that a kill changes no bit.
+
 import json
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -17,13 +20,16 @@ from pathlib import Path
 import torch
 
 from ..core import GpubError, read_json, write_atomic
-from ..device import machine, use_threads
+from ..device import machine, pick_precision, use_threads
 from ..host import usable_cores
-from ..record.checkpoint import Checkpoint
-from ..record.folder import SCHEDULE, cut_log, open_folder
+from ..model.gpt import Decoder
+from ..record.checkpoint import Checkpoint, load_checkpoint
+from ..record.folder import SCHEDULE, changed_rows, cut_log, open_folder
+from ..record.run import Run, check_config
 from .config import TrainConfig
-from .learner import Learner
+from .learner import Learner, Placement
 from .memory import Cut, MemoryFull
+from .task import TrainingTask
 
 # %% ../../nbs/lib/train/resume.ipynb #7e50a006
 def open_config(
@@ -194,3 +200,55 @@ def smaller_cut(
 
 def _asked_cut(cfg: TrainConfig) -> list:
     return [cfg.micro_batch, cfg.grad_checkpoint]
+
+
+def newest_path(
+    folder: Run,
+) -> str | None:  # None: nothing was saved
+    "Find the newest whole checkpoint, as text: process 0 tells the others"
+    newest = folder.newest()
+    return str(newest.path) if newest else None
+
+
+def restore_or_begin(
+    task: TrainingTask,
+    model: Decoder,  # of the task, with the weights that a new run begins with
+    config: dict,  # what config.json says
+    folder: Run,
+) -> tuple[Learner, RunState]:
+    "Return what learns and where the run is: of the newest whole checkpoint, or at the beginning"
+    world = task.world
+    precision = pick_precision(task.device, config["precision"].get("name"))
+    place = Placement(task.device, precision, world, task.options.parallel)
+    path = world.on_main(newest_path, folder)
+    if path is None:
+        learner = Learner(model, task.cfg, place, task.log)
+        learner.fit_to_memory(0)
+        task.prepare_new(learner)
+        state = RunState()
+    else:
+        saved = task.from_saved(_load(path, place.sliced, task.log))
+        check_config(task.out, config, saved)
+        learner = Learner(model, task.cfg, place, task.log, saved)
+        resume_learner(learner, saved, task.options.changeable, task.log)
+        changed = changed_rows(task.out, saved.rows) if world.main else []
+        if changed:
+            task.log(
+                f"{', '.join(changed)} in {task.out}: changed after it was written (rows before "
+                f"step {saved.step}). The weights are not affected, training goes on. Details: "
+                f"gpub verify {task.out}"
+            )
+        state = RunState.of(saved)
+    cut = world.on_main(smaller_cut, task.out, task.cfg)
+    if cut:
+        learner.micro_batcher.use(Cut.from_dict(cut))
+    return learner, state
+
+
+def _load(path: str, sliced: bool, log: Callable[[str], object]) -> Checkpoint:
+    "Load a checkpoint; of a model in slices without its tensors, which stay on the disk"
+    if sliced:
+        from gpub.record.slices import open_slices  # imports torch's distributed part
+
+        return open_slices(path)
+    return load_checkpoint(path, log=log)

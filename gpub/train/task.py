@@ -6,7 +6,7 @@
 __all__ = ['TaskFacts', 'TrainingTask', 'log_on_main']
 
 # %% ../../nbs/lib/train/task.ipynb #7a5c0003
-# Pretraining (`train.trainer`) and tuning (`tune.steps`) are tasks. A `TrainingRun` does the rest,
+# Pretraining (`train.pretraining`) and tuning (`tune.steps`) are tasks. A `Trainer` does the rest,
 # which is the same for both: folder, processes, checkpoints, log and bill.
 
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class TaskFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTask(ABC):
-    """What a run learns, and how often it is measured and saved. A `TrainingRun` calls the methods
+    """What a run learns, and how often it is measured and saved. A `Trainer` calls the methods
     in the order in which they stand here; those that have a body need not be written. A `step` is
     how many are done: 0 before the first"""
 
@@ -112,7 +112,7 @@ class TrainingTask(ABC):
         "Make what is minimised; may compile the model, and runs once an opening"
 
     @abstractmethod
-    def draw_texts(
+    def sample(
         self,
         learner: Learner,
         prompt: str,  # that config.json keeps
@@ -127,7 +127,7 @@ class TrainingTask(ABC):
         return None
 
     @abstractmethod
-    def scores(self, learner: Learner) -> dict[str, float]:
+    def validate(self, learner: Learner) -> dict[str, float]:
         "Validate, and return fields of a row; every process must call it"
 
     def to_saved(self, learner: Learner) -> tuple[dict, dict]:

@@ -23,7 +23,7 @@ from ..device import seed_everything
 from ..model.architecture import CheckpointingMode
 from .learner import Learner, Placement
 from .options import RunOptions
-from .trainer import Pretraining
+from .pretraining import Pretraining
 
 # %% ../../nbs/lib/train/timed_steps.ipynb #71e50006
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ __all__ = ['TuneOptions', 'TuningMethod', 'TuningRecipe', 'tune_config']
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
@@ -57,6 +58,11 @@ class TuneOptions(CommonOptions, Config, ABC):
                 refuse_url(path, name)
         if self.mirror and is_url(self.mirror):
             RemoteFolder(self.mirror)
+
+    @property
+    def run_dir(self) -> Path:
+        "Return the run folder"
+        return Path(self.out)
 
     @abstractmethod
     def open_method(

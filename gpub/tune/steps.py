@@ -27,7 +27,7 @@ from ..train.learner import Learner
 from ..train.loop import Objective
 from ..train.parallel import World, is_sliced
 from ..train.task import TaskFacts, TrainingTask, log_on_main
-from ..train.training_run import TrainingRun
+from ..train.trainer import Trainer
 from .lora import LoraConfig, adapter_weights, add_lora, merged_weights, save_lora
 from .measures import OldText, skill_scores, sums_p_right
 from .options import TuneOptions, TuningMethod
@@ -118,7 +118,7 @@ class Tuning(TrainingTask):
         "Make what the method minimises"
         return self.method.make_objective(learner)
 
-    def scores(self, learner: Learner) -> dict[str, float]:
+    def validate(self, learner: Learner) -> dict[str, float]:
         "Measure what the method does; sums and old text, whatever the method"
         row = self.method.scores(learner)
         if self.method.of_sums:
@@ -129,7 +129,7 @@ class Tuning(TrainingTask):
             row |= self.old_text.scores()
         return row
 
-    def draw_texts(self, learner: Learner, prompt: str) -> list[tuple[str, str]]:
+    def sample(self, learner: Learner, prompt: str) -> list[tuple[str, str]]:
         "Return the method's questions and what the model says now, with the same dice each time"
         model = learner.model
         if learner.place.sliced:
@@ -168,12 +168,9 @@ class Tuning(TrainingTask):
         return AdapterCheckpoint.of(saved) if self.options.lora else saved
 
 
-class Tuner(TrainingRun[Tuning]):
+class Tuner(Trainer):
     """A run that learns to talk from another model. What it learns from, what it minimises and what
     it measures is its `TuningMethod`'s, which the options open"""
-
-    def __init__(self, options: TuneOptions):
-        super().__init__(options, Path(options.out), options.command)
 
     def read_task(self) -> Tuning:
         "Read the model to start from, and what the method learns from"

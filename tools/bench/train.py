@@ -27,11 +27,10 @@ from gpub.train.config import TrainConfig
 from gpub.train.kernels import pick_attention
 from gpub.train.loop import train_next_token
 from gpub.train.memory import MicroBatcher
-from gpub.train.open_run import OpenRun
 from gpub.train.optim import make_optimizers, muon_format
 from gpub.train.options import RunOptions
 from gpub.train.presets import apply_settings, find_preset
-from gpub.train.trainer import Trainer
+from gpub.train.trainer import OpenRun, Trainer
 from tools.bench.llama import MIDDLE, bench_llama, bench_llama_table
 from tools.bench.shakespeare import HFModel
 

@@ -447,7 +447,7 @@ class Picture:
 def make_short():
     "What costs time and writes nothing is done once, or less of it"
     from gpub.report.page import plot_loss
-    from gpub.train.journal import SAMPLING
+    from gpub.train.pretraining import SAMPLING
 
     figure = plot_loss([dict(step=1, loss=1.0)], {})
     png, svg = io.BytesIO(), io.StringIO()
