@@ -131,14 +131,12 @@ def train(
     """Train with any objective: yield a `TrainStep` after each optimizer step. Raises `GpubError`,
     when the first step is asked for, for several processes that share no gradients"""
     world = settings.world
-    loss_of = settings.shared_loss
-    if loss_of is None:
-        if world.size > 1:
-            raise GpubError(
-                f"{world.size} processes that share no gradients learn apart: take the steps of a "
-                "`Learner`, or give a `shared_loss`"
-            )
-        loss_of = objective.loss
+    if world.size > 1 and settings.shared_loss is None:
+        raise GpubError(
+            f"{world.size} processes that share no gradients learn apart: take the steps of a "
+            "`Learner`, or give a `shared_loss`"
+        )
+    loss_of = settings.shared_loss or objective.loss
     device = next(model.parameters()).device
     if opts is None:
         opts = make_optimizers(model, cfg, muon_format(device))
@@ -173,7 +171,8 @@ def train(
         grad_norm = _clip_gradients(params, opts, scaler, cfg.clip)
         # 5) step
         _step_optimizers(opts, scaler, lr_factor(step, cfg))
-        # 6) tell; nothing here waits for the device
+        # 6) tell; nothing here waits for the device. `last_good_step` stays where it is from the
+        # first loss or gradient on that is no number
         finite = torch.isfinite(loss)
         if not scaler.is_enabled():  # fp16's itself skips the steps whose gradients overflow
             finite = finite & torch.isfinite(grad_norm)

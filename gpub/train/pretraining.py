@@ -265,20 +265,20 @@ def evaluate_together(
         return evaluate(model, ids, length, dtype=dtype)
     ids = torch.as_tensor(np.asarray(ids, dtype=np.int64))
     windows = -(-(len(ids) - 1) // length)
-    share = -(-windows // world.size) * length  # tokens for each, in whole windows
-    first = world.rank * share
-    mine = torch.zeros(share + 1, dtype=torch.int64)
-    wanted = torch.full((share + 1,), IGNORED)
-    piece = ids[first : first + share + 1]
-    mine[: len(piece)] = piece
-    wanted[: len(piece)] = piece
-    count = max(0, len(piece) - 1)
+    share = -(-windows // world.size) * length  # tokens for each process, in whole windows
+    own = ids[world.rank * share : (world.rank + 1) * share + 1]
+    count = max(0, len(own) - 1)
+    # of one length everywhere: processes that share a model have to call it equally often
+    padded = torch.zeros(share + 1, dtype=torch.int64)
+    padded[: len(own)] = own
+    targets = torch.full((share + 1,), IGNORED)
+    targets[: len(own)] = own
     if not count:
-        wanted[1] = 0  # asked with the others, and not counted
-    loss = evaluate(model, mine, length, dtype=dtype, targets=wanted)
-    both = torch.tensor([loss * count, count], dtype=torch.float64)
-    total, targets = world.mean(both).tolist()
-    return total / targets
+        targets[1] = 0  # scored with the others, and not counted
+    loss = evaluate(model, padded, length, dtype=dtype, targets=targets)
+    sums = torch.tensor([loss * count, count], dtype=torch.float64)
+    total, scored = world.mean(sums).tolist()
+    return total / scored
 
 
 def build_on_device(
