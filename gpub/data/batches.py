@@ -132,11 +132,9 @@ class Batches:
             key = (unsigned_seed, number)
             order = WindowOrder(len(source_ids), context_length, key, name)
             self.sources.append(WindowSource(source_ids, order))
-        if anneal is None:
-            self.mixture = Mixture(weights, list(arrays_of))
-        else:
-            first_window = anneal.first_token // context_length
-            self.mixture = Mixture(weights, list(arrays_of), anneal.weights, first_window)
+        anneal_weights = anneal.weights if anneal else None
+        anneal_from = anneal.first_token // context_length if anneal else 0
+        self.mixture = Mixture(weights, list(arrays_of), anneal_weights, anneal_from)
         self._arrays_of = arrays_of
 
     __iter__ = None  # the order has no end: `list(batches)` would never return
