@@ -66,6 +66,7 @@ class Checkpoint:
         model.load_state_dict(self.model)
 
 
+# Both doors search alike (`_open`); the first also reads what the second only verifies
 def load_checkpoint(
     path: Path | str,  # a run folder, or one checkpoint folder in it
     step: int | None = None,  # which one of a run folder; None: the newest that is whole
@@ -98,113 +99,6 @@ def find_newest(
     if not checkpoints(run_dir):
         return None
     return find_checkpoint(run_dir, None, parts, log)
-
-# %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
-_Opened = TypeVar("_Opened")
-# checkpoints that may vanish under a reader before it gives up: the process that trains there
-# deletes old ones while others read
-_MOST_DELETED = 20
-
-
-def _open(
-    path: Path,  # a run folder, or one checkpoint folder
-    step: int | None,  # the only one of a run that will do
-    open_folder: Callable[[Path], _Opened],  # verifies one, or reads it too; raises `Damaged`
-    log: Callable[[str], object],
-) -> _Opened:
-    "Open one checkpoint, or the newest of a run that can be opened"
-    if path.is_file():
-        raise GpubError(
-            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
-            "never opens pickles (.pt, .bin)"
-        )
-    if not _is_checkpoint(path):
-        _warn_of_stale_latest(path, log)
-        return _open_newest(path, step, open_folder, log)
-    if step is not None:
-        raise GpubError(
-            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
-        )
-    try:
-        return open_folder(path)
-    except GpubError:
-        if path.exists():
-            raise
-        raise _all_deleted(path) from None
-
-
-def _open_newest(
-    run_dir: Path,
-    step: int | None,
-    open_folder: Callable[[Path], _Opened],
-    log: Callable[[str], object],
-) -> _Opened:
-    "Open the newest; what is damaged is passed over, and what is deleted before it is opened"
-    deleted: set[Path] = set()
-    damaged: dict[Path, Damaged] = {}
-    while len(deleted) < _MOST_DELETED:
-        # listed again each time: one that was saved meanwhile comes first. `.old` is there beside
-        # its step, or alone, after a kill between two renames
-        left = [p for p in checkpoints(run_dir) if p not in deleted and p not in damaged]
-        if step is not None:
-            left = [p for p in left if step_of(p) == step]
-        if not left:
-            break
-        try:
-            return open_folder(left[0])
-        except GpubError as e:
-            if not left[0].exists():
-                deleted.add(left[0])
-            elif isinstance(e, Damaged):
-                damaged[left[0]] = e
-                log(f"skipped a damaged checkpoint: {e}")
-            else:
-                raise
-    if deleted and not damaged:
-        raise _all_deleted(run_dir)
-    raise _none_whole(run_dir, step, list(damaged.values()))
-
-
-def _is_checkpoint(path: Path) -> bool:
-    "Tell whether a folder is one checkpoint, in a run or copied out of it, and not a run"
-    if path.parent.name == "checkpoints" and path in checkpoints(path.parent.parent):
-        return True
-    return (path / "state.json").exists() and not (path / "checkpoints").exists()
-
-
-def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], object]) -> None:
-    "Warn where LATEST names a folder that is gone"
-    path = run_dir / "LATEST"
-    if not path.is_file():
-        return
-    name = path.read_text(errors="replace").strip()[:80]
-    if not (run_dir / "checkpoints" / name).exists():
-        log(
-            f"{path} names {name!r}, which is gone; looking for the newest checkpoint that is there"
-        )
-
-
-def _none_whole(run_dir: Path, step: int | None, damaged: Sequence[Damaged]) -> GpubError:
-    "Say why a run has no checkpoint to open"
-    kept = kept_steps(run_dir)
-    if damaged and step is None:
-        return Damaged(
-            f"{run_dir}: none of its {len(damaged)} checkpoints is whole (newest: {damaged[0]}); "
-            "restore one, or start again in another folder"
-        )
-    if damaged:
-        others = [other for other in kept if other != step]
-        return Damaged(f"{damaged[0]}; other steps of {run_dir}: {others or 'none'}")
-    if kept and step is not None:
-        return GpubError(f"{run_dir} holds no checkpoint of step {step!r}; it has {kept}")
-    return GpubError(f"{run_dir} holds no checkpoint: train there first, or check the folder name")
-
-
-def _all_deleted(path: Path) -> GpubError:
-    return GpubError(
-        f"{path}: its checkpoints were deleted while they were read; try again, or let the run "
-        "there keep more of them"
-    )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d004
 def verify_checkpoint(
@@ -267,6 +161,114 @@ def _cannot_be_read(path: Path, error: Exception) -> GpubError:
     # no `Damaged`: the file may be whole, so no older checkpoint is taken instead
     return GpubError(
         f"{path} cannot be read: {first_line(error)}; try again, and look at the disk if it goes on"
+    )
+
+# %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
+_Opened = TypeVar("_Opened")
+# checkpoints that may vanish under a reader before it gives up: the process that trains there
+# deletes old ones while others read
+_MOST_DELETED = 20
+
+
+def _open(
+    path: Path,  # a run folder, or one checkpoint folder
+    step: int | None,  # the only one of a run that will do
+    open_folder: Callable[[Path], _Opened],  # verifies one, or reads it too; raises `Damaged`
+    log: Callable[[str], object],
+) -> _Opened:
+    "Open one checkpoint, or the newest of a run that can be opened"
+    if path.is_file():
+        raise GpubError(
+            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
+            "never opens pickles (.pt, .bin)"
+        )
+    if not _is_checkpoint(path):
+        _warn_of_stale_latest(path, log)
+        return _open_newest(path, step, open_folder, log)
+    if step is not None:
+        raise GpubError(
+            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
+        )
+    try:
+        return open_folder(path)
+    except GpubError:
+        if path.exists():
+            raise
+        raise _all_deleted(path) from None
+
+
+def _open_newest(
+    run_dir: Path,
+    step: int | None,
+    open_folder: Callable[[Path], _Opened],
+    log: Callable[[str], object],
+) -> _Opened:
+    "Open the newest; what is damaged is passed over, and what is deleted before it is opened"
+    deleted: set[Path] = set()
+    damaged: dict[Path, Damaged] = {}
+    while len(deleted) < _MOST_DELETED:
+        # listed again each time: one that was saved meanwhile comes first. `.old` is there beside
+        # its step, or alone, after a kill between two renames
+        candidates = [p for p in checkpoints(run_dir) if p not in deleted and p not in damaged]
+        if step is not None:
+            candidates = [p for p in candidates if step_of(p) == step]
+        if not candidates:
+            break
+        newest = candidates[0]
+        try:
+            return open_folder(newest)
+        except GpubError as e:
+            if not newest.exists():
+                deleted.add(newest)
+            elif isinstance(e, Damaged):
+                damaged[newest] = e
+                log(f"skipped a damaged checkpoint: {e}")
+            else:
+                raise
+    if deleted and not damaged:
+        raise _all_deleted(run_dir)
+    raise _none_whole(run_dir, step, list(damaged.values()))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    "Tell whether a folder is one checkpoint, in a run or copied out of it, and not a run"
+    if path.parent.name == "checkpoints" and path in checkpoints(path.parent.parent):
+        return True
+    return (path / "state.json").exists() and not (path / "checkpoints").exists()
+
+
+def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], object]) -> None:
+    "Warn where LATEST names a folder that is gone"
+    path = run_dir / "LATEST"
+    if not path.is_file():
+        return
+    name = path.read_text(errors="replace").strip()[:80]
+    if not (run_dir / "checkpoints" / name).exists():
+        log(
+            f"{path} names {name!r}, which is gone; looking for the newest checkpoint that is there"
+        )
+
+
+def _none_whole(run_dir: Path, step: int | None, damaged: Sequence[Damaged]) -> GpubError:
+    "Say why a run has no checkpoint to open"
+    kept = kept_steps(run_dir)
+    if damaged and step is None:
+        return Damaged(
+            f"{run_dir}: none of its {len(damaged)} checkpoints is whole (newest: {damaged[0]}); "
+            "restore one, or start again in another folder"
+        )
+    if damaged:
+        others = [other for other in kept if other != step]
+        return Damaged(f"{damaged[0]}; other steps of {run_dir}: {others or 'none'}")
+    if kept and step is not None:
+        return GpubError(f"{run_dir} holds no checkpoint of step {step!r}; it has {kept}")
+    return GpubError(f"{run_dir} holds no checkpoint: train there first, or check the folder name")
+
+
+def _all_deleted(path: Path) -> GpubError:
+    return GpubError(
+        f"{path}: its checkpoints were deleted while they were read; try again, or let the run "
+        "there keep more of them"
     )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d007

@@ -6,11 +6,12 @@
 __all__ = ['Trainer', 'OpenRun']
 
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
-# `Trainer.go` opens the run, takes every step of `OpenRun.steps`, and finishes. `steps` is the loop
-# of a run: what follows a step stands there, in the order that a resume depends on: the log has a
-# step before its checkpoint exists, never the other way round. Two calls further are the gradients:
-# `loop.train` > `memory.forward_backward` > `.backward()`. What is learned is a `TrainingTask`:
-# `pretraining.Pretraining`, or `Tuning` of a `tune.steps.Tuner`, which is this trainer too.
+# The way to a gradient: `Trainer.go` > `OpenRun.steps` > `loop.train` > `memory.forward_backward` >
+# `.backward()`. What follows a step stands in `steps`: a row with its validation (`log_step`), a
+# text (`write_samples`), a checkpoint (`save`); so the log has a step before its checkpoint exists.
+# After a kill the same call goes on from the newest whole checkpoint (`restore_or_begin`). What is
+# learned, validated and sampled is a `TrainingTask`: `pretraining.Pretraining`, or that of a
+# `tune.steps.Tuner`, which is this trainer too.
 
 import secrets
 import threading
