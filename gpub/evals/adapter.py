@@ -420,7 +420,7 @@ def as_task(
         doc_to_target=lambda d: d["right"][0],
     )
     word = dict(output_type="loglikelihood", doc_to_target=lambda d: " " + d["choices"][0])
-    how = dict(choice=several, mass=several | dict(process_results=mass), word=word)[kind]
+    formats = dict(choice=several, mass=several | dict(process_results=mass), word=word)
     metrics = [
         dict(metric=m, aggregation="mean", higher_is_better=True)
         for m in (("acc", "acc_norm") if kind == "choice" else ("acc",))
@@ -433,34 +433,39 @@ def as_task(
         metric_list=metrics,
     )
     with hushed():
-        return parts.Task(config=config | how)
+        return parts.Task(config=config | formats[kind])
 
 
 def ask_lm_eval(
     lm: Any,  # an lm-eval model
-    asked: dict[str, tuple[Sequence[Item], str]],  # name -> (items, kind)
+    questions: dict[str, tuple[Sequence[Item], str]],  # name -> (items, kind)
 ) -> dict[str, list]:  # name -> for each item a list of (nats, is the favourite), one per choice
     """Put questions to a model through lm-eval; raises `GpubError` if its metric and ours disagree
     on an item"""
     parts = lm_eval_parts()
     with hushed():
-        tasks = {n: as_task(n, *q) for n, q in asked.items()}
-        said = parts.evaluate(
+        tasks = {name: as_task(name, items, kind) for name, (items, kind) in questions.items()}
+        results = parts.evaluate(
             lm, dict(tasks=tasks, groups={}), bootstrap_iters=0, log_samples=True
-        )["samples"]
-    out = {}
-    for name, (items, kind) in asked.items():
-        rows = sorted(said[name], key=lambda r: r["doc_id"])
-        out[name] = [[tuple(r[0]) for r in row["resps"]] for row in rows]
-        if any(not math.isfinite(ll) for pairs in out[name] for ll, _ in pairs):
+        )
+    answers = {}
+    for name, (items, kind) in questions.items():
+        rows = sorted(results["samples"][name], key=lambda row: row["doc_id"])
+        answers[name] = [[tuple(resp[0]) for resp in row["resps"]] for row in rows]
+        if any(not math.isfinite(nats) for pairs in answers[name] for nats, _ in pairs):
             continue  # `outcomes` refuses it by name
-        for metric, x in outcomes(items, out[name], kind).items():
-            if bad := [i.id for i, row, v in zip(items, rows, x) if abs(row[metric] - v) > 1e-6]:
+        for metric, scores in outcomes(items, answers[name], kind).items():
+            wrong = [
+                item.id
+                for item, row, score in zip(items, rows, scores)
+                if abs(row[metric] - score) > 1e-6
+            ]
+            if wrong:
                 raise GpubError(
-                    f"{name}: lm-eval and gpub disagree on {metric} of {bad[0]} and {len(bad) - 1} "
-                    "other items: trust neither before you know why"
+                    f"{name}: lm-eval and gpub disagree on {metric} of {wrong[0]} and "
+                    f"{len(wrong) - 1} other items: trust neither before you know why"
                 )
-    return out
+    return answers
 
 
 def tied(
@@ -487,7 +492,7 @@ class Agreement(TypedDict):
 def agreement(
     run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     lm: HarnessModel,  # our `adapter` of its model
-    asked: dict[str, tuple[Sequence[Item], str]],  # name -> (items, kind)
+    questions: dict[str, tuple[Sequence[Item], str]],  # name -> (items, kind)
     step: int | None = None,  # which checkpoint; default the newest
     log: Callable[[str], None] = print,  # told the findings, a line a task
 ) -> dict[str, Agreement]:  # of each name
@@ -498,46 +503,47 @@ def agreement(
             len(lm._encode_pair(item.context, f" {c}")[1]) <= lm.window for c in item.choices
         )
 
-    whole = asked
-    kept = {n: ([i for i in items if fits(i)], kind) for n, (items, kind) in whole.items()}
-    asked = {n: (items, kind) for n, (items, kind) in kept.items() if items}
-    out = {
-        name: Agreement(n=0, same=0, ties=0, apart=0.0, refused=len(items))
-        for name, (items, _) in whole.items()
-    }
-    if not asked:
+    compared = {}  # name -> (items that `hf` does not refuse, kind)
+    agreements = {}
+    for name, (items, kind) in questions.items():
+        fitting = [item for item in items if fits(item)]
+        refused = len(items) - len(fitting)
+        agreements[name] = Agreement(n=0, same=0, ties=0, apart=0.0, refused=refused)
+        if fitting:
+            compared[name] = (fitting, kind)
+    if not compared:
         log(
             "every question has an answer longer than the window, which lm-eval's hf model "
             "refuses: nothing to compare"
         )
-        return out
+        return agreements
     with tempfile.TemporaryDirectory(prefix="gpub-") as tmp:
-        ours = ask_lm_eval(lm, asked)
-        theirs = ask_lm_eval(exported(export_run(run, Path(tmp) / "model", step), lm.device), asked)
-    for name, (items, kind) in asked.items():
+        ours = ask_lm_eval(lm, compared)
+        hf = exported(export_run(run, Path(tmp) / "model", step), lm.device)
+        theirs = ask_lm_eval(hf, compared)
+    for name, (items, kind) in compared.items():
         a = outcomes(items, ours[name], kind)
         b = outcomes(items, theirs[name], kind)
         same = sum(all(abs(a[m][i] - b[m][i]) < 1e-4 for m in a) for i in range(len(items)))
-        apart = max(
-            abs(x - y) for p, q in zip(ours[name], theirs[name]) for (x, _), (y, _) in zip(p, q)
-        )
         ties = sum(
             tied(item, pairs) and any(a[m][i] != b[m][i] for m in a)
             for i, (item, pairs) in enumerate(zip(items, ours[name]))
         )
-        refused = len(whole[name][0]) - len(items)
-        out[name] = Agreement(
-            n=len(items), same=same, ties=ties, apart=float(f"{apart:.2g}"), refused=refused
+        apart = max(
+            abs(x - y) for p, q in zip(ours[name], theirs[name]) for (x, _), (y, _) in zip(p, q)
         )
-        log(
-            (
-                f"{name}: {same} of {len(items)} items agree with lm-eval's hf model on the "
-                f"exported folder, nats apart by {apart:.1g} at most"
-            )
-            + (f"; {ties} are ties that rounding decides" if ties else "")
-            + (f"; it refuses {refused} with answers longer than the window" if refused else "")
+        agreements[name].update(n=len(items), same=same, ties=ties, apart=float(f"{apart:.2g}"))
+        line = (
+            f"{name}: {same} of {len(items)} items agree with lm-eval's hf model on the exported "
+            f"folder, nats apart by {apart:.1g} at most"
         )
-    return out
+        if ties:
+            line += f"; {ties} are ties that rounding decides"
+        refused = agreements[name]["refused"]
+        if refused:
+            line += f"; it refuses {refused} with answers longer than the window"
+        log(line)
+    return agreements
 
 # %% ../../nbs/lib/evals/adapter.ipynb #eaebf65e
 def items_of(
