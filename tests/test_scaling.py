@@ -45,9 +45,8 @@ from gpub.plans.scaling import PUBLISHED, Law, fit_curve, fit_law, optimal, stop
 from gpub.record.log import read_log
 
 SEASON_2 = Path(__file__).parents[1] / "nbs/season2"
-(spoken_range,) = defined_here(SEASON_2 / "05_chinchilla.ipynb", "spoken_range")
-best_for, flops_per_usd = defined_here(
-    SEASON_2 / "deeper/dollars_by_a_law.ipynb", "best_for", "flops_per_usd"
+best_for, flops_per_usd, spoken_range = defined_here(
+    SEASON_2 / "deeper/dollars_by_a_law.ipynb", "best_for", "flops_per_usd", "spoken_range"
 )
 TRUTH = Law(0.45, 12.0, 0.33, 600.0, 0.5)
 SIZES, BUDGETS = (8e3, 17e3, 31e3, 68e3, 121e3), (2**18, 2**19, 2**20, 2**21)

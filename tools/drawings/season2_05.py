@@ -32,4 +32,61 @@ def three_terms():
     return d
 
 
-PICTURES = (three_terms,)
+def many_ladders():
+    d = Drawing(
+        "How often a range holds",
+        "From one known law many ladders are made, each with noise of its own. Each is fitted, and "
+        "each fit gives a range of the floor. Counted is how often the range holds the true floor, "
+        "the dashed line.",
+        width=404,
+        height=216,
+    )
+    law = d.box(8, 84, 92, 52, "one law", "E = 0.45", "quiet")
+    true_floor, rows = (
+        334,
+        (("ladder 1", 290, 372), ("ladder 2", 346, 390), ("ladder 60", 306, 350)),
+    )
+    d.arrow((true_floor, 36), (true_floor, 196), kind="dashed", head=False)
+    d.text(true_floor, 26, "true E", "name")
+    for i, (name, low, high) in enumerate(rows):
+        ladder = d.box(134, 44 + i * 54, 104, 44, name, "its own noise", "module")
+        d.arrow(law.right, ladder.left)
+        d.arrow(ladder.right, (276, ladder.right[1]))
+        holds = low < true_floor < high
+        d.box(low, 58 + i * 54, high - low, 10, kind="good" if holds else "warm", corner=3)
+        if holds:
+            d.text(true_floor - 6, 84 + i * 54, "holds", "note", "end")
+        else:
+            d.text((low + high) / 2, 84 + i * 54, "misses")
+    return d
+
+
+def sealed_in_order():
+    d = Drawing(
+        "A forecast under seal",
+        "Six boxes in a row that turns back once. The points of the runs so far give a forecast, "
+        "which is sealed and committed. Only then the run begins. It reaches a loss, and the loss "
+        "grades the forecast.",
+        width=404,
+        height=176,
+    )
+    w, h = 112, 52
+    before = [
+        d.box(8, 16, w, h, "points", "the runs so far", "quiet"),
+        d.box(146, 16, w, h, "forecast", "with a range", "module"),
+        d.box(284, 16, w, h, "seal", "hash and commit", "module"),
+    ]
+    after = [
+        d.box(284, 108, w, h, "run", "begins only now", "warm"),
+        d.box(146, 108, w, h, "loss", "is reached", "warm"),
+        d.box(8, 108, w, h, "grade", "inside or not", "good"),
+    ]
+    for one, other in ((before[0], before[1]), (before[1], before[2])):
+        d.arrow(one.right, other.left)
+    d.arrow(before[2].bottom, after[0].top)
+    for one, other in ((after[0], after[1]), (after[1], after[2])):
+        d.arrow(one.left, other.right)
+    return d
+
+
+PICTURES = (three_terms, many_ladders, sealed_in_order)
