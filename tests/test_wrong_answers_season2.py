@@ -244,6 +244,43 @@ WRONG = {
             def price_gate(tokens, usd):
                 return Gate(metric="tok_s", least=usd / tokens * 1e9, when="always", after=20)""",
     },
+    "stop_after": {
+        "the second look is not counted": """
+            def stop_after(losses, limits, margin, looks):
+                for step, limit in limits.items():
+                    if step in losses and losses[step] > limit * (1 + margin):
+                        return step""",
+        "not in a row": """
+            def stop_after(losses, limits, margin, looks):
+                missed = 0
+                for step, limit in limits.items():
+                    missed += step in losses and losses[step] > limit * (1 + margin)
+                    if missed == looks:
+                        return step""",
+        "the first of the two": """
+            def stop_after(losses, limits, margin, looks):
+                row = []
+                for step, limit in limits.items():
+                    behind = step in losses and losses[step] > limit * (1 + margin)
+                    row = row + [step] if behind else []
+                    if len(row) == looks:
+                        return row[0]""",
+        "the margin forgotten": """
+            def stop_after(losses, limits, margin, looks):
+                missed = 0
+                for step, limit in limits.items():
+                    missed = missed + 1 if step in losses and losses[step] > limit else 0
+                    if missed == looks:
+                        return step""",
+        "a run that is short is asked all the same": """
+            def stop_after(losses, limits, margin, looks):
+                missed = 0
+                for step, limit in limits.items():
+                    newest = [loss for n, loss in losses.items() if n <= step][-1]
+                    missed = missed + 1 if newest > limit * (1 + margin) else 0
+                    if missed == looks:
+                        return step""",
+    },
     "paired_range": {
         "two separate errors": """
             def paired_range(first, second):
