@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpub.core import GpubError, read_json
+from gpub.data.text import load_shakespeare
 from gpub.plans.ladder import known_source, ladder_rates
 from gpub.prep.practice import made_up_documents
 from tools import isoflop, llama_parts, mixing, planted_faults
@@ -274,7 +275,7 @@ def test_published_bits_and_scores_have_a_source_each(root):
     assert 4.5 < counted["bytes"] / counted["tokens"] < 4.8
 
 
-SHORT = llama_parts.Experiment(steps=3, seeds=(0, 1), judged=(1, 3), held_out=2_000)
+SHORT = llama_parts.Experiment(models=(1, 2), lengths=(1, 3), seeds=(0, 1), held_out=2_000)
 
 
 @pytest.fixture(scope="module")
@@ -283,13 +284,12 @@ def parts(tmp_path_factory):
     return file, llama_parts.measure_parts(file, SHORT)
 
 
-def test_the_parts_of_a_llama_are_trained_once_for_each_seed(parts):
+def test_the_parts_of_a_llama_are_trained_once_for_each_length_and_seed(parts):
     file, receipt = parts
-    told = [(run["n"], run["seed"]) for run in receipt["runs"]]
-    assert told == [(n, seed) for seed in (0, 1) for n in range(5)]
-    assert all([*run["losses"]] == ["1", "3"] for run in receipt["runs"])
-    assert len({run["losses"]["3"] for run in receipt["runs"]}) == 10
-    assert receipt["characters"] == 3 * 16 * 128
+    told = [(run["n"], run["length"], run["seed"]) for run in receipt["runs"]]
+    assert told == [(n, length, seed) for n in (1, 2) for length in (1, 3) for seed in (0, 1)]
+    assert len({run["loss"] for run in receipt["runs"]}) == 8
+    assert receipt["characters_a_step"] == 16 * 128
 
 
 def test_parts_on_file_are_not_trained_again(parts, tmp_path, monkeypatch):
@@ -297,11 +297,23 @@ def test_parts_on_file_are_not_trained_again(parts, tmp_path, monkeypatch):
     file = tmp_path / "llama_parts.json"
     file.write_text(json.dumps(receipt | dict(runs=receipt["runs"][:-1])))
     again = llama_parts.measure_parts(file, SHORT)
-    assert [run["losses"] for run in again["runs"]] == [run["losses"] for run in receipt["runs"]]
+    assert [run["loss"] for run in again["runs"]] == [run["loss"] for run in receipt["runs"]]
     monkeypatch.setattr(llama_parts, "train_one", None)  # not called again
     assert llama_parts.measure_parts(file, SHORT) == again
 
 
-def test_no_window_of_a_long_run_is_read_twice():
+def test_models_with_one_seed_read_the_same_windows_and_never_the_held_out_text():
     texts = llama_parts.make_texts(SHORT)
-    assert len(llama_parts.windows(texts.train)) >= SHORT.steps * llama_parts.ROWS
+    first, again, other = (llama_parts.batch_of(texts.train, 5, seed) for seed in (0, 0, 1))
+    assert first.equal(again) and not first.equal(other)
+    assert first.shape == (llama_parts.ROWS, llama_parts.WINDOW + 1)
+    whole = load_shakespeare().text
+    assert len(texts.train) == int(0.9 * len(whole))
+    assert len(texts.held_out) == 2_000 // 128 * 128 + 1
+
+
+def test_the_receipt_of_the_parts_has_every_planned_run():
+    receipt = read_json(llama_parts.RECEIPT, "runs")
+    told = [(run["n"], run["length"], run["seed"]) for run in receipt["runs"]]
+    assert told == [*llama_parts.planned(llama_parts.Experiment())]
+    assert receipt["text"] == "tiny shakespeare"

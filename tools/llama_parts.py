@@ -1,12 +1,11 @@
-"""Do the gains of a Llama's parts last? The five models of season 2's chapter 1, trained 33 times
-longer.
+"""Does the gain of rotary positions last? Two models of season 2's chapter 1, trained longer.
 
-python tools/llama_parts.py     about 70 minutes of one quiet core; goes on after the last whole run
+python tools/llama_parts.py     about 13 minutes of one quiet core; goes on after the last whole run
 
-writes data/llama_parts.json. The page trains 150 steps on Shakespeare; here the same models, that
-the page's own cells define, read 5,000 steps of plays, three seeds each. All models with one seed
-read the same windows in the same order, and no window is read twice. Each run is judged on the way,
-so the receipt says whether a difference grows or fades."""
+writes data/llama_parts.json. The page trains 150 steps of Shakespeare; here the same models, that
+the page's own cells define, are trained for 150, 500 and 1,500 steps, three seeds each, every run
+with a learning rate that ends at zero. All models with one seed read the same windows in the same
+order, which are the page's; 1,500 steps read the text about three times."""
 
 import json
 import time
@@ -22,7 +21,7 @@ from torch.nn import functional as F
 
 from gpub.core import read_json, write_atomic
 from gpub.data.char import CharTokenizer
-from gpub.data.plays import plays, plays_entropy
+from gpub.data.text import load_shakespeare
 from gpub.device import machine, seed_everything, use_threads
 from gpub.model.gpt import GPT, MLP, Attention, Block, GPTConfig, LayerContext
 from gpub.model.llama import GroupedAttention, LlamaConfig, Rope, SwiGLU
@@ -40,12 +39,12 @@ PEAK = 8e-3  # of the learning rate, as on the page
 
 @dataclass(frozen=True)
 class Experiment:
-    "How long, how often, and when a run is judged"
+    "Which models, how long, how often"
 
-    steps: int = 5_000
+    models: tuple[int, ...] = (1, 2)  # after so many steps of the page: without RoPE, with it
+    lengths: tuple[int, ...] = (150, 500, 1_500)  # steps of training, each a run of its own
     seeds: tuple[int, ...] = (0, 1, 2)
-    judged: tuple[int, ...] = (150, 500, 1_500, 5_000)  # steps
-    held_out: int = 60_000  # characters
+    held_out: int = 60_000  # characters to judge by
 
 
 def page_models() -> SimpleNamespace:
@@ -79,61 +78,69 @@ def tiny_config(vocab_size: int) -> LlamaConfig:
 class Texts:
     "What is read, and what is judged by"
 
-    train: torch.Tensor  # ids, longer than a run
+    train: torch.Tensor  # ids
     held_out: torch.Tensor
     vocab_size: int
+    source: str
 
 
 def make_texts(experiment: Experiment) -> Texts:
-    "Write plays for one run, and others to judge by"
-    read = plays((experiment.steps * ROWS + 1) * WINDOW, seed=0)
-    unread = plays(experiment.held_out, seed=1)
-    tokenizer = CharTokenizer.from_text(read + unread)
-    ids = [torch.from_numpy(tokenizer.encode(text).astype("int64")) for text in (read, unread)]
-    return Texts(*ids, tokenizer.vocab_size)
+    "Cut the page's text as the page does: the last tenth is held out"
+    text = load_shakespeare()
+    tokenizer = CharTokenizer.from_text(text.text)
+    ids = torch.from_numpy(tokenizer.encode(text.text).astype("int64"))
+    cut = int(0.9 * len(ids))
+    held_out = ids[cut : cut + experiment.held_out // WINDOW * WINDOW + 1]
+    return Texts(ids[:cut], held_out, tokenizer.vocab_size, text.source)
 
 
-def windows(ids: torch.Tensor) -> torch.Tensor:  # (windows, WINDOW + 1)
-    "Cut a text into windows, each with the character behind it"
-    return ids.unfold(0, WINDOW + 1, WINDOW)
+def batch_of(train: torch.Tensor, step: int, seed: int) -> torch.Tensor:  # (ROWS, WINDOW + 1)
+    "The windows of a step, the same for every model with this seed"
+    generator = torch.Generator().manual_seed(10_000 * seed + step)
+    begins = torch.randint(len(train) - WINDOW - 1, (ROWS, 1), generator=generator)
+    return train[begins + torch.arange(WINDOW + 1)]
 
 
 @torch.no_grad()
 def judge(model: nn.Module, held_out: torch.Tensor) -> float:  # nats a character
     "Measure the loss on text that no model has read"
-    rows = windows(held_out)
+    rows = held_out.unfold(0, WINDOW + 1, WINDOW)
     total = sum(float(model.loss(x[:, :-1], x[:, 1:])) * len(x) for x in rows.split(64))
     return total / len(rows)
 
 
-def train_one(models: SimpleNamespace, n: int, seed: int, texts: Texts, plan: Experiment) -> dict:
-    "Train the model after `n` steps of the page; return its losses on the way"
+def train_one(
+    models: SimpleNamespace,
+    n: int,  # after so many steps of the page
+    length: int,  # steps of training
+    seed: int,
+    texts: Texts,
+) -> dict:  # a row of the receipt
+    "Train one model; return its loss on held-out text"
     seed_everything(seed)
     model = models.AfterSteps(tiny_config(texts.vocab_size), n)
-    opt = torch.optim.AdamW(model.parameters(), lr=PEAK, betas=(0.9, 0.95), weight_decay=0.1)
-    rows = windows(texts.train)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    settings = dict(lr=PEAK, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    opt = torch.optim.AdamW(model.parameters(), **settings)
     began = time.process_time()
-    losses = {}
-    for step in range(plan.steps):
+    for step in range(length):
         for group in opt.param_groups:
-            group["lr"] = PEAK * min(1, (step + 1) / 20) * (1 - step / plan.steps)
-        batch = rows[order[step * ROWS : (step + 1) * ROWS]]
+            group["lr"] = PEAK * min(1, (step + 1) / 20) * (1 - step / length)
+        batch = batch_of(texts.train, step, seed)
         model.loss(batch[:, :-1], batch[:, 1:]).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()
         opt.zero_grad()
-        if step + 1 in plan.judged:
-            losses[step + 1] = judge(model, texts.held_out)
+    loss = judge(model, texts.held_out)
     cpu = round(time.process_time() - began, 1)
-    return dict(after=models.STEPS[n], n=n, seed=seed, losses=losses, cpu=cpu)
+    return dict(after=models.STEPS[n], n=n, length=length, seed=seed, loss=loss, cpu=cpu)
 
 
-def planned(models: SimpleNamespace, plan: Experiment) -> Iterator[tuple[int, int]]:
-    "Every (steps of the page, seed), a whole seed before the next"
-    for seed in plan.seeds:
-        for n in range(len(models.STEPS)):
-            yield n, seed
+def planned(plan: Experiment) -> Iterator[tuple[int, int, int]]:
+    "Every (steps of the page, steps of training, seed), a model's runs before the next model's"
+    for n in plan.models:
+        for length in plan.lengths:
+            for seed in plan.seeds:
+                yield n, length, seed
 
 
 def measure_parts(
@@ -143,23 +150,23 @@ def measure_parts(
     "Train what the receipt lacks, and write it after each run"
     use_threads(1)
     runs = read_json(file, "runs")["runs"] if file.exists() else []
-    have = {(run["n"], run["seed"]) for run in runs}
+    have = {(run["n"], run["length"], run["seed"]) for run in runs}
     models = page_models()
     texts = make_texts(plan)
-    for n, seed in planned(models, plan):
-        if (n, seed) in have:
+    for n, length, seed in planned(plan):
+        if (n, length, seed) in have:
             continue
-        runs.append(train_one(models, n, seed, texts, plan))
+        runs.append(train_one(models, n, length, seed, texts))
         receipt = dict(
             command="python tools/llama_parts.py",
-            text="plays",
-            entropy=plays_entropy(),
-            characters=plan.steps * ROWS * WINDOW,
+            text=texts.source,
+            characters_a_step=ROWS * WINDOW,
             machine=machine("cpu"),
             runs=runs,
         )
         write_atomic(file, json.dumps(receipt, indent=1) + "\n")
-        print(f"{models.STEPS[n]}, seed {seed}: {runs[-1]['losses']}", flush=True)
+        row = f"{models.STEPS[n]}, {length} steps, seed {seed}: {runs[-1]['loss']:.4f}"
+        print(row, flush=True)
     return read_json(file, "runs")
 
 
