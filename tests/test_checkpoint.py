@@ -18,7 +18,7 @@ import torch
 from contracts import refuses
 from forked import Python
 
-from gpub.core import RUN_FORMAT
+from gpub.core import RUN_FORMAT, GpubError
 from gpub.plans.annealing import newest_recipe, steps_reached
 from gpub.record import checkpoint as ckpt
 from gpub.record import checkpoint_draft as drafts
@@ -28,13 +28,15 @@ from gpub.record import mirror as mirrors
 from gpub.record import saver as savers
 from gpub.record.checkpoint import find_newest, load_checkpoint, save_checkpoint, verify_checkpoint
 from gpub.record.checkpoint_folder import MODEL, OPTIMIZER, Damaged, checkpoints
-from gpub.record.folder import append_row, cut_log, differences, lock_folder
+from gpub.record.folder import Interrupted, append_row, cut_log, differences, lock_folder
 from gpub.record.log import _jsonl
 from gpub.record.mirror import mirror_run, restore_from_mirror
 from gpub.record.run import Run
 from gpub.record.saver import Saver
+from gpub.train.loop import Diverged
 from gpub.train.options import RunOptions
 from gpub.train.trainer import Trainer
+from gpub.tune.methods import SftOptions
 
 
 def tensors(step, n=1000):
@@ -1281,3 +1283,50 @@ def test_a_step_that_is_damaged_is_found_under_its_other_name(tmp_path):
     damage("truncated", folder)
     for step in (None, 1):
         assert load_checkpoint(tmp_path, step, log=lambda line: None).path.suffix == ".old"
+
+
+def small_run(folder, **settings):
+    small = dict(steps=6, warmup=1, log_every=1, d_model=16, n_layers=1, n_heads=2)
+    return Trainer(
+        RunOptions(
+            "shakespeare",
+            folder,
+            settings=small | dict(context_length=16) | settings,
+            device="cpu",
+            save_every=2,
+            log=lambda s: None,
+        )
+    )
+
+
+def refuse_to_write(draft, parts):
+    raise GpubError("the disk is gone")
+
+
+def test_a_stop_says_saved_only_of_what_is_saved(tmp_path, monkeypatch):
+    with pytest.raises(GpubError, match="the disk is gone"):
+        with small_run(tmp_path / "run").opened() as run:
+            monkeypatch.setattr(drafts.CheckpointDraft, "commit", refuse_to_write)
+            run.stop_requested.set()
+            next(run.steps())
+    monkeypatch.undo()
+    with pytest.raises(Interrupted, match="stopped at step 1 of 6, saved in"):
+        with small_run(tmp_path / "again").opened() as run:
+            run.stop_requested.set()
+            next(run.steps())
+    assert find_newest(tmp_path / "again").step == 1
+
+
+def test_a_divergence_is_told_though_the_last_write_failed(tmp_path, monkeypatch):
+    with pytest.raises(Diverged, match="at step 3.*last good checkpoint is none yet"):
+        with small_run(tmp_path / "run").opened() as run:
+            monkeypatch.setattr(drafts.CheckpointDraft, "commit", refuse_to_write)
+            for step in run.steps():
+                if step.n == 2:
+                    with torch.no_grad():
+                        next(run.learner.model.parameters()).fill_(float("nan"))
+
+
+def test_pretraining_refuses_the_options_of_tuning(tmp_path):
+    with pytest.raises(GpubError, match="SftOptions are no options of pretraining"):
+        Trainer(SftOptions(run="run", out=str(tmp_path / "tuned"), data="chats")).task

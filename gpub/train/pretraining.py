@@ -201,6 +201,11 @@ def read_pretraining(
 ) -> Pretraining:
     """Read recipe, weights to begin with and corpus; raises `GpubError` for what makes no sense, a
     shape that cannot be before anything large is read"""
+    if not isinstance(options, RunOptions):
+        raise GpubError(
+            f"{type(options).__name__} are no options of pretraining: RunOptions are; what tunes a "
+            "run is gpub.tune.steps.Tuner"
+        )
     # 1) the recipe: of the preset, or what `--init` makes of it; and the settings
     settings = options.settings or {}
     initial = find_initial(options, options.run_dir)

@@ -269,6 +269,7 @@ class OpenRun:
                 self.ledger.mark_step(step.n)
             self.checked_row = None
             if stopping and not is_last:
+                task.world.on_main(self.saver.await_last_write)  # so that it is saved when we say so
                 raise Interrupted(
                     f"stopped at step {step.n} of {task.cfg.steps}, saved in {task.out}; go on "
                     f"with: {self.command}"
@@ -379,7 +380,7 @@ class OpenRun:
                 if not self.learner.is_finite():
                     raise Diverged(f"the weights are not numbers after step {step.n}")
             except Diverged as e:
-                good = self.task.world.on_main(self._last_written) or "none yet"
+                good = self.task.world.on_main(self._last_good) or "none yet"
                 raise Diverged(
                     f"{e}: stopped; start again in another folder with a lower learning rate; the "
                     f"last good checkpoint is {good}"
@@ -387,9 +388,12 @@ class OpenRun:
             self.checked_row = row
         return self.checked_row
 
-    def _last_written(self) -> str | None:
-        "Find the newest checkpoint when the last write has ended"
-        self.saver.wait()
+    def _last_good(self) -> str | None:
+        "Find the newest checkpoint when the last write has ended; a failed write is only logged"
+        try:
+            self.saver.await_last_write()
+        except GpubError as e:  # never in front of the divergence
+            self.task.log(str(e))
         return newest_path(self.folder)
 
     @contextmanager
