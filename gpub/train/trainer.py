@@ -269,7 +269,7 @@ class OpenRun:
                 self.ledger.mark_step(step.n)
             self.checked_row = None
             if stopping and not is_last:
-                task.world.on_main(self.saver.await_last_write)  # so that it is saved when we say so
+                task.world.on_main(self.saver.await_last_write)  # it is saved when we say so
                 raise Interrupted(
                     f"stopped at step {step.n} of {task.cfg.steps}, saved in {task.out}; go on "
                     f"with: {self.command}"
