@@ -551,7 +551,8 @@ def _range_line(plan: Plan, machine: Machine, until: str | None) -> str:
     for share, forecasts in zip((high, low), ends):
         usd = money(sum(f.usd for f in forecasts))
         hours = sum(f.hours for f in forecasts)
-        sides.append(f"{usd} ({hours:,.0f} h, at {share * machine.tok_s():,.0f} tok/s)")
+        hours_text = f"{hours:,.2f}" if plan.tuned else f"{hours:,.0f}"
+        sides.append(f"{usd} ({hours_text} h, at {share * machine.tok_s():,.0f} tok/s)")
     return (
         f"likely range: {' to '.join(sides)}; four of five published runs were this close to their "
         "forecast"
@@ -601,7 +602,8 @@ def plan_text(
 ) -> str:
     "Write a plan to read"
     shown = price_plan(plan, machine, until) if machine else plan
-    lines = [plan.about, "", str(_phase_table(shown, machine, until)), ""]
+    base = [f"base: {plan.base}"] if plan.base else []
+    lines = [plan.about, *base, "", str(_phase_table(shown, machine, until)), ""]
     if machine:
         lines += [*_speed_lines(plan, machine, until), ending_line(plan, machine, until)]
     else:
