@@ -3,19 +3,22 @@ unpacking."""
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 from contracts import refuses
 
 import gpub.data.transfer as gpub_transfer
-from gpub.cli.prep import data_group, prep_command
+from gpub.cli.prep import SHAKESPEARE_CONTEXT, data_group, prep_command
 from gpub.core import GpubError
 from gpub.data.bpe import LLAMA3_PATTERN, PATTERN, BPETokenizer
 from gpub.data.plays import plays
 from gpub.data.shards import read_manifest
 from gpub.data.tokenizer_file import load_tokenizer
 from gpub.guards.verify import verify
+from gpub.model.architectures import config_of
 from gpub.share.gguf import gguf_warning
 
 
@@ -189,3 +192,16 @@ def test_a_damaged_upload_is_refused(text, tmp_path):
     z.write_bytes(z.read_bytes()[:-50])
     refuses("train-00000.bin.zst", run, prep_command, "--unpack", f"{tmp_path}/o-zst")
     assert not (tmp_path / "o-zst" / "train-00000.bin").exists()
+
+
+def test_prep_needs_no_torch(text, tmp_path):
+    "From the first line to the next command, which knows how long the model's context is"
+    assert config_of("shakespeare").context_length == SHAKESPEARE_CONTEXT
+    program = (
+        "import sys; from gpub.cli.prep import prep_command\n"
+        f"prep_command(['--source', 'a={text}', '--vocab', '300', '--val', '0.5', '--out', "
+        f"{str(tmp_path / 'shards')!r}], standalone_mode=False)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done.stdout + done.stderr
