@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder tests
 # have asked already, and notebooks whose functions tests/ ask the same of (parallel of test_parallel,
 # train_1b and train_chat of the tests of that name, ...). What starts with _ or . no test runs.
 CHAPTERS := ^(season[0-9])$$|^[_.]
-LATER := ^(two_processes|bench_train|bench_ladder|parallel|hub|trainer|preflight|grade_tune|growing|sandbox|results|methods|run|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|evaluate|compiled|grade|tune_commands|museum_blog|bench_rungs|runner|phase_watch|cluster|sums_world|train_1b|train_chat|reading|forensics_commands|corpus|doctor|tasks|verify|lost_process|scoring|alarms|open_run|packing|bill|training_run|bpe|sums|before_paying|memory|frames|talk|bench_rates|pool)\.|^[_.]
+LATER := ^(two_processes|bench_train|bench_ladder|parallel|hub|trainer|preflight|grade_tune|growing|sandbox|results|methods|run|losses|initial|samples|ladder|demo|head|optim|museum_bugs|adapter|steps|evaluate|compiled|grade|tune_commands|museum_blog|bench_rungs|runner|phase_watch|cluster|sums_world|train_1b|train_chat|reading|forensics_commands|corpus|doctor|tasks|verify|lost_process|scoring|alarms|packing|bill|bpe|sums|before_paying|memory|frames|talk|bench_rates|pool)\.|^[_.]
 NOT_LATER = --skip_file_re '$(LATER)' --skip_folder_re '$(CHAPTERS)'
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
