@@ -1,6 +1,6 @@
 "Season 2, chapter 5: the three terms of a scaling law"
 
-from .style import Drawing
+from .style import Drawing, there_and_back
 
 
 def three_terms():
@@ -70,22 +70,17 @@ def sealed_in_order():
         width=404,
         height=176,
     )
-    w, h = 112, 52
-    before = [
-        d.box(8, 16, w, h, "points", "the runs so far", "quiet"),
-        d.box(146, 16, w, h, "forecast", "with a range", "module"),
-        d.box(284, 16, w, h, "seal", "hash and commit", "module"),
+    there = [
+        ("points", "the runs so far", "quiet"),
+        ("forecast", "with a range", "module"),
+        ("seal", "hash and commit", "module"),
     ]
-    after = [
-        d.box(284, 108, w, h, "run", "begins only now", "warm"),
-        d.box(146, 108, w, h, "loss", "is reached", "warm"),
-        d.box(8, 108, w, h, "grade", "inside or not", "good"),
+    back = [
+        ("run", "begins only now", "warm"),
+        ("loss", "is reached", "warm"),
+        ("grade", "inside or not", "good"),
     ]
-    for one, other in ((before[0], before[1]), (before[1], before[2])):
-        d.arrow(one.right, other.left)
-    d.arrow(before[2].bottom, after[0].top)
-    for one, other in ((after[0], after[1]), (after[1], after[2])):
-        d.arrow(one.left, other.right)
+    there_and_back(d, there, back)
     return d
 
 

@@ -1,6 +1,6 @@
 "Season 2, chapter 6: what stands between dollars and answers"
 
-from .style import Drawing
+from .style import Drawing, there_and_back
 
 
 def dollars_to_answers():
@@ -12,22 +12,17 @@ def dollars_to_answers():
         width=404,
         height=176,
     )
-    w, h = 112, 52
-    first = [
-        d.box(8, 16, w, h, "dollars", "$175", "quiet"),
-        d.box(146, 16, w, h, "seconds", "price: Idea 1", "module"),
-        d.box(284, 16, w, h, "tokens", "speed: 1 and 5", "module"),
+    there = [
+        ("dollars", "$175", "quiet"),
+        ("seconds", "price: Idea 1", "module"),
+        ("tokens", "speed: 1 and 5", "module"),
     ]
-    second = [
-        d.box(284, 108, w, h, "learned", "2, 3 and 4", "warm"),
-        d.box(146, 108, w, h, "a model", "its shape: 6", "warm"),
-        d.box(8, 108, w, h, "answers", "its size: 7", "good"),
+    back = [
+        ("learned", "2, 3 and 4", "warm"),
+        ("a model", "its shape: 6", "warm"),
+        ("answers", "its size: 7", "good"),
     ]
-    for one, other in ((first[0], first[1]), (first[1], first[2])):
-        d.arrow(one.right, other.left)
-    d.arrow(first[2].bottom, second[0].top)
-    for one, other in ((second[0], second[1]), (second[1], second[2])):
-        d.arrow(one.left, other.right)
+    there_and_back(d, there, back)
     return d
 
 

@@ -287,3 +287,20 @@ HEAD_WEIGHTS = (
     (0.16, 0.67, 0.16, None),
     (0.51, 0.12, 0.25, 0.12),
 )
+
+
+def there_and_back(
+    d: Drawing,
+    there: list[tuple[str, str, str]],  # of three boxes, from left to right: name, words, tone
+    back: list[tuple[str, str, str]],  # of the three below them, from right to left
+) -> None:
+    "Draw six boxes in a row that turns back once, with arrows between them"
+    w, h = 112, 52
+    left = (8, 146, 284)
+    first = [d.box(x, 16, w, h, *words) for x, words in zip(left, there)]
+    second = [d.box(x, 108, w, h, *words) for x, words in zip(left[::-1], back)]
+    for one, other in zip(first, first[1:]):
+        d.arrow(one.right, other.left)
+    d.arrow(first[2].bottom, second[0].top)
+    for one, other in zip(second, second[1:]):
+        d.arrow(one.left, other.right)
