@@ -26,8 +26,8 @@ def roofline():
     d.text(110, 304, "waits for memory", "name")
     d.text(296, 304, "waits for arithmetic", "name")
     for x, y, name, heat in (
-        (76, 214, "add", "orange"),
-        (136, 214, "GELU", "orange"),
+        (64, 220, "add", "orange"),
+        (124, 168, "GELU", "orange"),
         (270, 100, "large matmul", "blue"),
     ):
         d.dot(x, y, f"heat-{heat}", 6)
