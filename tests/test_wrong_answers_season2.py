@@ -537,12 +537,37 @@ WRONG = {
                     best = min(best, (error, repeats))
                 return best[1]""",
     },
+    "taught_tokens": {
+        "the teacher asked in every pass": """
+            def taught_tokens(tokens, student, teacher, passes=1):
+                return tokens * 6 * student / (6 * student + 2 * teacher)""",
+        "the teacher is trained, too": """
+            def taught_tokens(tokens, student, teacher, passes=1):
+                return tokens * 6 * student / (6 * student + 6 * teacher / passes)""",
+        "different tokens only": """
+            def taught_tokens(tokens, student, teacher, passes=1):
+                return tokens / passes * 6 * student / (6 * student + 2 * teacher / passes)""",
+        "the factor, not the share": """
+            def taught_tokens(tokens, student, teacher, passes=1):
+                return tokens * (6 * student + 2 * teacher / passes) / (6 * student)""",
+    },
+    "most_experts": {
+        "the shared ones forgotten": """
+            def most_experts(shared, expert, gb, size=14):
+                return max(0, int(gb * 1e9 / size / expert))""",
+        "rounded up": """
+            def most_experts(shared, expert, gb, size=14):
+                return max(0, int((gb * 1e9 / size - shared) / expert) + 1)""",
+        "below zero": """
+            def most_experts(shared, expert, gb, size=14):
+                return int((gb * 1e9 / size - shared) / expert)""",
+        "bytes of the weights only": """
+            def most_experts(shared, expert, gb, size=14):
+                return max(0, int((gb * 1e9 / 2 - shared) / expert))""",
+    },
 }
-ATTACKED = [
-    path
-    for path in CHAPTERS
-    if path.parent.name == "season2" or path.stem in ("before_you_rent", "dollars_by_a_law")
-]
+DEEPER = ("before_you_rent", "dollars_by_a_law", "recipes_of_larger_runs")
+ATTACKED = [path for path in CHAPTERS if path.parent.name == "season2" or path.stem in DEEPER]
 PAGES = {name: path for path in ATTACKED for name in exercises(path)[0] if name in WRONG}
 
 

@@ -15,12 +15,12 @@ def dollars_to_answers():
     there = [
         ("dollars", "$175", "quiet"),
         ("seconds", "price: Idea 1", "module"),
-        ("tokens", "speed: 1 and 5", "module"),
+        ("tokens", "speed: 1 and 3", "module"),
     ]
     back = [
-        ("learned", "2, 3 and 4", "warm"),
-        ("a model", "its shape: 6", "warm"),
-        ("answers", "its size: 7", "good"),
+        ("learned", "2 and 4", "warm"),
+        ("a model", "its size: 5", "warm"),
+        ("answers", "price: 5", "good"),
     ]
     there_and_back(d, there, back)
     return d
