@@ -11,6 +11,7 @@ from tools.kl_ends import measure_ends
 from tools.masks import measure_masks
 from tools.methods import measure_methods
 from tools.pass_at_k import METHODS, measure_pass_at_k, pass_at
+from tools.seven_models import measure_seven
 
 TINY = SumsRecipe(sums_steps=2, plays_steps=2, sft_steps=2, rows=8, chats=8, exam=20)
 
@@ -21,6 +22,24 @@ def test_each_seed_is_trained_with_the_mask_and_without(tmp_path, monkeypatch):
     assert made == json.loads((tmp_path / "masks.json").read_text())
     rows = {(row["seed"], row["masked"]): row["loss"] for row in made["rows"]}
     assert len(rows) == 4 and len(set(rows.values())) == 4
+
+
+def test_all_seven_models_are_trained_with_each_seed(tmp_path, monkeypatch):
+    "So small a model is never right: answers that begin with an even id win"
+    asked = SumsWorld.questions
+
+    def liked(*args, **more):
+        return replace(asked(*args, **more), reward=lambda n, answer: float(answer[0] % 2))
+
+    monkeypatch.setattr(SumsWorld, "questions", liked)
+    recipe = replace(TINY, chats=18)  # two rows of nine sums
+    made = measure_seven(
+        tmp_path / "seven.json", tmp_path / "runs", recipe, steps=1, questions=20, seeds=(0, 1)
+    )
+    assert made == json.loads((tmp_path / "seven.json").read_text())
+    texts = {(row["model"], row["seed"]): row["text"] for row in made["rows"]}
+    assert len(texts) == len(made["rows"]) == 1 + 2 * 6
+    assert len(set(texts.values())) == len(texts)
 
 
 @pytest.mark.full(

@@ -850,7 +850,7 @@ def meetings(n, copies, windows):
     return mean, float(windows == 0)
 """,
     ],
-    ("07_forensics", "longest_copy"): [
+    ("more_evidence", "longest_copy"): [
         """
 def longest_copy(text, corpus, order):
     return len(text), corpus.count(text)
