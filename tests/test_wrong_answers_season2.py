@@ -158,6 +158,20 @@ WRONG = {
             def step_seconds(compute, wait, bytes_each=4, hidden=0.0):
                 return max(compute, wait * bytes_each / 4)""",
     },
+    "vocabulary_for": {
+        "a share of the rest": """
+            def vocabulary_for(share, d_model, rest):
+                return share * rest / (6 * d_model)""",
+        "the forward pass alone": """
+            def vocabulary_for(share, d_model, rest):
+                return share / (1 - share) * rest / (2 * d_model)""",
+        "the other way round": """
+            def vocabulary_for(share, d_model, rest):
+                return (1 - share) / share * rest / (6 * d_model)""",
+        "the width of the 1B": """
+            def vocabulary_for(share, d_model, rest):
+                return share / (1 - share) * rest / (6 * 2048)""",
+    },
     "gain_of": {
         "sums, not pairs": """
             def gain_of(without, with_flag):
