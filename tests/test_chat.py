@@ -216,7 +216,7 @@ def test_columns_of_public_sets_are_kept(record, name, empty):
 
 
 def test_a_preference_keeps_its_system(tmp_path):
-    "In the pairs that burn-1b-chat learns from, the system is most of the task"
+    "In sets such as `orca_dpo_pairs` the system is most of the task"
     row = dict(system="Be brief.", question="a", chosen="b", rejected="c")
     (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
     (pair,) = read_preferences(tmp_path / "p.jsonl")

@@ -266,7 +266,7 @@ def test_show_names_cards_sets_gates_and_off_ramps():
     for card in ("A100-80", "H100", "H200"):
         line = next(line for line in said.splitlines() if line.startswith(card))
         assert re.search(r"; the budgets allow \$[\d.]+$", line)
-    for word in ("CC BY-SA 3.0", "MIT", "pinned when a job begins", "--until sft", "forgotten"):
+    for word in ("Apache 2.0", "MIT", "pinned when a job begins", "--until sft", "forgotten"):
         assert word in said
     told = typed("burn-1b-chat", "--show", "--gpu", "A100-80").output
     assert "assumed" in told and "h reading" in told

@@ -6,13 +6,10 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from gpub.chat.conversations import (
-    encode_conversations,
-    read_conversations,
-    write_chats,
-)
 from gpub.chat.skills import draw_conversations, find_skills
 from gpub.chat.sums import sums_tokenizer
 from gpub.chat.template import decode_chat
@@ -74,30 +71,32 @@ def of_sums(phase, source, start):
 
 
 def made_sets(plan, folder):
-    "The worst case: the same four hundred questions in every set, with other answers and systems"
+    """The worst case: the same four hundred questions in every set, in another order, with other
+    answers and systems"""
     for number, source in enumerate(plan.sets):
         rows = []
         for n in range(400):
             row = dict(question=f"What is {n} plus {n}?", answer=f"{number}: {2 * n}")
             row |= dict(chosen=f"{2 * n}", rejected=f"{n} {number}")
             rows.append(row | dict(system="Be brief." if number % 2 else None))
+        rows = rows[number:] + rows[:number]
+        if source.file.endswith(".parquet"):
+            pq.write_table(pa.Table.from_pylist(rows), folder / source.file)
+            continue
         (folder / source.file).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def of_files(phase, folder, start):
     "(learned, held out) questions of a phase that reads sets"
     tok = start.tok
-    paths = [folder / name for name in phase.data]
+    (name,) = phase.data
+    path = folder / name
     if phase.method == "dpo":
-        (path,) = paths
         pairs = open_pairs(str(path), start, log=quiet)
         return [[pair.chosen.ids for pair in part] for part in (pairs.train, pairs.val)]
     if phase.method == "sft":
-        talks = (talk for path in paths for talk in read_conversations(path))
-        write_chats(folder / phase.name, *encode_conversations(talks, tok, 256), tok, 256)
-        parts = open_chats(str(folder / phase.name), start)
+        parts = open_chats(str(path), start, log=quiet)
         return [[chat.ids for chat in part] for part in (parts.train, parts.val)]
-    (path,) = paths
     task = open_task(str(path), start, GrpoConfig(longest=8, questions_per_step=64), log=quiet)
     learned = [ids for step in range(1, 13) for ids in task.ask(step).prompts]
     return learned, task.held_out.prompts
