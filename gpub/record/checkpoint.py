@@ -9,15 +9,14 @@ __all__ = ['save_checkpoint', 'Checkpoint', 'load_checkpoint', 'find_checkpoint'
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 # checkpoints/step-00000100/ has model.safetensors, optimizer.safetensors, and state.json with their
 # checksums. Saving: a `CheckpointDraft` writes it under another name, reads it back and renames it;
-# under its own name it is whole. Loading: the newest is taken whose files have the checksums that
-# were written; each file is read once to be summed, and once more for its tensors.
+# under its own name it is whole. Loading: `find_checkpoint` looks for the newest whose files have
+# the checksums that were written; then its tensors are read.
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -62,11 +61,16 @@ class Checkpoint:
         self,
         model: nn.Module,  # of the same shape
     ) -> None:
-        "Put the weights into a model; a checkpoint of slices or of an adapter does it another way"
+        """Put the weights into a model; a checkpoint of slices or of an adapter does it another way
+        (`slices.SlicedCheckpoint`, `tune.steps.AdapterCheckpoint`)"""
         model.load_state_dict(self.model)
 
 
-# Both doors search alike (`_open`); the first also reads what the second only verifies
+# checkpoints that may be deleted under a reader before it gives up: the process that trains there
+# deletes old ones while others read
+_MOST_DELETED = 20
+
+
 def load_checkpoint(
     path: Path | str,  # a run folder, or one checkpoint folder in it
     step: int | None = None,  # which one of a run folder; None: the newest that is whole
@@ -75,8 +79,19 @@ def load_checkpoint(
     log: Callable[[str], object] = print,
 ) -> Checkpoint:
     "Read the newest checkpoint that is whole; raises as `find_checkpoint`"
+    path = Path(path)
     parts = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
-    return _open(Path(path), step, partial(_read_checkpoint, parts=parts), log)
+    for _ in range(_MOST_DELETED):
+        record = find_checkpoint(path, step, parts, log)
+        try:
+            return _read_checkpoint(record, parts)
+        except GpubError:
+            if record.path.exists():
+                raise
+        # it was deleted while it was read; a run has a newer one by now
+        if record.path == path:
+            break
+    raise _all_deleted(path)
 
 
 def find_checkpoint(
@@ -87,7 +102,25 @@ def find_checkpoint(
 ) -> CheckpointRecord:
     """Find the newest checkpoint that is whole in these parts; raises `GpubError` without one,
     `Damaged` where there are only damaged ones"""
-    return _open(Path(path), step, partial(verify_checkpoint, parts=parts), log)
+    path = Path(path)
+    if path.is_file():
+        raise GpubError(
+            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
+            "never opens pickles (.pt, .bin)"
+        )
+    if not _is_checkpoint(path):
+        _warn_of_stale_latest(path, log)
+        return _find_in_run(path, step, parts, log)
+    if step is not None:
+        raise GpubError(
+            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
+        )
+    try:
+        return verify_checkpoint(path, parts)
+    except GpubError:
+        if path.exists():
+            raise
+        raise _all_deleted(path) from None
 
 
 def find_newest(
@@ -123,9 +156,8 @@ def verify_checkpoint(
     return record
 
 
-def _read_checkpoint(folder: Path, parts: Sequence[str]) -> Checkpoint:
-    "Read a checkpoint into memory, verified first"
-    record = verify_checkpoint(folder, parts)
+def _read_checkpoint(record: CheckpointRecord, parts: Sequence[str]) -> Checkpoint:
+    "Read a verified checkpoint into memory"
     tensors = {part: _read_part(record, part) for part in parts}
     return Checkpoint(
         step=record.step,
@@ -164,62 +196,29 @@ def _cannot_be_read(path: Path, error: Exception) -> GpubError:
     )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
-_Opened = TypeVar("_Opened")
-# checkpoints that may vanish under a reader before it gives up: the process that trains there
-# deletes old ones while others read
-_MOST_DELETED = 20
-
-
-def _open(
-    path: Path,  # a run folder, or one checkpoint folder
-    step: int | None,  # the only one of a run that will do
-    open_folder: Callable[[Path], _Opened],  # verifies one, or reads it too; raises `Damaged`
-    log: Callable[[str], object],
-) -> _Opened:
-    "Open one checkpoint, or the newest of a run that can be opened"
-    if path.is_file():
-        raise GpubError(
-            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
-            "never opens pickles (.pt, .bin)"
-        )
-    if not _is_checkpoint(path):
-        _warn_of_stale_latest(path, log)
-        return _open_newest(path, step, open_folder, log)
-    if step is not None:
-        raise GpubError(
-            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
-        )
-    try:
-        return open_folder(path)
-    except GpubError:
-        if path.exists():
-            raise
-        raise _all_deleted(path) from None
-
-
-def _open_newest(
+def _find_in_run(
     run_dir: Path,
-    step: int | None,
-    open_folder: Callable[[Path], _Opened],
+    step: int | None,  # the only one that will do
+    parts: Sequence[str],
     log: Callable[[str], object],
-) -> _Opened:
-    "Open the newest; what is damaged is passed over, and what is deleted before it is opened"
-    deleted: set[Path] = set()
+) -> CheckpointRecord:
+    "Find the newest whole one; what is damaged is passed over, and what is deleted meanwhile"
+    deleted = 0
     damaged: dict[Path, Damaged] = {}
-    while len(deleted) < _MOST_DELETED:
+    while deleted < _MOST_DELETED:
         # listed again each time: one that was saved meanwhile comes first. `.old` is there beside
         # its step, or alone, after a kill between two renames
-        candidates = [p for p in checkpoints(run_dir) if p not in deleted and p not in damaged]
+        candidates = [p for p in checkpoints(run_dir) if p not in damaged]
         if step is not None:
             candidates = [p for p in candidates if step_of(p) == step]
         if not candidates:
             break
         newest = candidates[0]
         try:
-            return open_folder(newest)
+            return verify_checkpoint(newest, parts)
         except GpubError as e:
             if not newest.exists():
-                deleted.add(newest)
+                deleted += 1
             elif isinstance(e, Damaged):
                 damaged[newest] = e
                 log(f"skipped a damaged checkpoint: {e}")
