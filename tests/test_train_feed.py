@@ -2,12 +2,14 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from contracts import refuses
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gpub.train.pretraining as pretraining
@@ -141,6 +143,44 @@ def text(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("To be, or not to be, that is the question:\n" * 60)
     return path
+
+
+def test_what_a_caller_does_between_steps_is_not_the_pace(text, tmp_path):
+    options = RunOptions("shakespeare", tmp_path / "slow", text, SETTINGS, "cpu", eval_tokens=200)
+    hours = 0.0
+    with Trainer(options).opened() as run:
+        run.watch.now = lambda: time.perf_counter() + hours
+        for step in run.steps():
+            hours += 3600.0
+    rows = [json.loads(line) for line in (run.task.out / "log.jsonl").read_text().splitlines()]
+    assert len(rows) > 1 and rows[-1]["seconds"] > 3600
+    assert min(row["tok_s"] for row in rows) > run.task.cfg.batch_tokens / 60
+
+
+def test_a_folder_of_another_run_is_refused_before_a_model_is_built(text, tmp_path, monkeypatch):
+    go(tmp_path / "run", text)
+    other = RunOptions("shakespeare", tmp_path / "run", text, SETTINGS | dict(lr=0.5), "cpu")
+    monkeypatch.setattr(pretraining.Pretraining, "build_model", lambda task: pytest.fail("built"))
+    refuses("holds another run", Trainer(other).go)
+
+
+def test_LATEST_names_the_checkpoint_that_a_run_goes_on_from(text, tmp_path):
+    go(tmp_path / "run", text, steps=1)
+    go(tmp_path / "run", text, steps=1)
+    latest = tmp_path / "run" / "LATEST"
+    newest = tmp_path / "run/checkpoints" / latest.read_text().strip()
+    weights = newest / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    place = "shakespeare", tmp_path / "run", text, SETTINGS, "cpu"
+    options = RunOptions(*place, log=lambda line: None, eval_tokens=200)
+    with Trainer(options).opened() as run:
+        assert run.state.step == 1
+        assert latest.read_text() == "step-00000001\n"
+
+
+def test_the_way_on_can_be_pasted(text, tmp_path):
+    options = RunOptions("shakespeare", tmp_path / "my runs", text, SETTINGS, "cpu")
+    assert Trainer(options).command == f"gpub resume '{tmp_path / 'my runs'}'"
 
 
 def losses(out):

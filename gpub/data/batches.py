@@ -6,10 +6,11 @@
 __all__ = ['RowPlan', 'WindowSource', 'AnnealMix', 'Batches']
 
 # %% ../../nbs/lib/data/batches.ipynb #644dd0bf
-# `batches[step]` is computed from (seed, step): there is no iterator, and no state to save. `read`
-# does it: tokens read so far -> numbers of windows of each source (`Mixture`) -> where they begin
-# (`WindowOrder`) -> their ids (`HostIds`, `DeviceIds`) -> this process's rows. A window has one id
-# more than a row: inputs and targets are two views of it.
+# `batches[step]` is computed from (seed, step): there is no iterator, and no state to save (a
+# `WindowOrder` remembers starts that it has computed, for speed alone). `read` does it: tokens read
+# so far -> numbers of windows of each source (`Mixture`) -> where they begin (`WindowOrder`) ->
+# their ids (`HostIds`, `DeviceIds`) -> this process's rows. A window has one id more than a row:
+# inputs and targets are two views of it.
 
 import hashlib
 import operator
@@ -251,8 +252,9 @@ class Batches:
         folder = Path(folder)
         manifest = check_shards(folder)
         entries = _entries_by_source(manifest, folder)
-        if weights is None:  # as `Batches` does; here for the names that `shard_map` looks up
+        if weights is None:  # all sources are read as one, and the shards' map knows it by its name
             entries = _as_one_source(entries)
+            weights = dict.fromkeys(entries, 1.0)
         ids = {}
         for name, files in entries.items():
             ids[name] = [open_shard(folder, manifest, entry, at_random=True) for entry in files]

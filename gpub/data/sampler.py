@@ -87,8 +87,9 @@ class WindowOrder:
         self.key = key
         self.name = name
         self.deal = lru_cache(4)(self._deal)
-        self._first_ahead = 0
-        self._ahead = np.zeros(0, np.int64)  # starts of the windows from `_first_ahead` on
+        # (a window, starts of the windows from it on); assigned as one, so that another thread
+        # which reads too sees a whole pair
+        self._ahead = (0, np.zeros(0, np.int64))
 
     def _deal(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         "Compute the first window of each epoch of a deal (and of the next deal), and the phases"
@@ -138,9 +139,9 @@ class WindowOrder:
         stop: int,  # one past the last
     ) -> np.ndarray:  # int64 array
         "Return `starts`, computed for many steps at once and remembered"
-        known_stop = self._first_ahead + len(self._ahead)
-        if not self._first_ahead <= first <= stop <= known_stop:
-            ahead = min(AHEAD, 8 * self.tokens // self.context_length)
-            self._ahead = self.starts(first, max(stop, first + ahead))
-            self._first_ahead = first
-        return self._ahead[first - self._first_ahead : stop - self._first_ahead]
+        known_first, starts = self._ahead
+        if not known_first <= first <= stop <= known_first + len(starts):
+            count = min(AHEAD, 8 * self.tokens // self.context_length)
+            known_first, starts = first, self.starts(first, max(stop, first + count))
+            self._ahead = known_first, starts
+        return starts[first - known_first : stop - known_first]

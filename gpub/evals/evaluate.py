@@ -15,11 +15,12 @@ __all__ = ['EvaluatedRun', 'open_for_evaluation', 'evaluate_run']
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
+from .. import __version__
 from ..core import GpubError
 from ..data.corpus import Corpus
 from ..data.tokenizer import Tokenizer
@@ -59,7 +60,7 @@ class EvaluatedRun:
     tok: Tokenizer
     lm: HarnessModel  # model and tokenizer as lm-eval asks them
     corpus: Corpus | None  # what the model learned from; None where that is gone or has changed
-    training_texts: list[str]  # documents of the corpus
+    training_texts: list[str]  # documents of the corpus, about four million characters of them
     # how often each id occurs in them: the unigram control guesses by it; None without a corpus
     token_counts: np.ndarray | None
 
@@ -102,7 +103,6 @@ def _write_legibly(tok: Tokenizer, texts: Sequence[str]) -> list[str]:
 # %% ../../nbs/lib/evals/evaluate.ipynb #162634a3
 _CALIBRATED_WINDOWS = 8  # of the context length, which both computations of the loss read
 _FEW_ANSWERS = 200  # up to so many are over before a bar is worth drawing
-_VERSIONED_PACKAGES = ("gpub", "lm_eval", "torch", "transformers")
 
 
 def evaluate_run(
@@ -131,7 +131,8 @@ def evaluate_run(
     card = _begin_card(evaluated, options, calibration)
     if earlier is not None:
         keep_scores(card, earlier, options, log)
-    # 3) the exported model has to answer the first questions of each task as this one does
+    # 3) ask the exported model the first questions of each task too: the card says how many answers
+    # agree
     unchecked = {
         task: items[: options.check]
         for task, items in questions.items()
@@ -140,6 +141,7 @@ def evaluate_run(
     if unchecked:
         compared = _compare_export(evaluated, unchecked, log)
         card["agreement"] = card.get("agreement", {}) | compared
+        save(card)
     # 4) score each task that has no score yet
     unscored = {task: items for task, items in questions.items() if task not in card["tasks"]}
     if unscored:
@@ -156,7 +158,7 @@ def evaluate_run(
     if evaluated.corpus and "bits_per_byte" not in card:
         texts = held_out(evaluated.corpus)
         card["bits_per_byte"] = bits_by_source(evaluated.model, evaluated.tok, texts)
-    save(card)  # also where only the exported model's answers are new
+    save(card)
     return card
 
 
@@ -173,7 +175,7 @@ def _check_loss(
         ids = evaluated.corpus.val[:size]
         source = "the validation split"
     elif question_texts:
-        # each text has at least one token, so `size` texts are enough
+        # `size` texts are enough: each has at least one token (`Item` refuses empty ones)
         texts = _write_legibly(evaluated.tok, question_texts[:size])
         ids = np.concatenate(evaluated.tok.encode_batch(texts))[:size]
         source = "the questions (the training data is not here)"
@@ -213,9 +215,20 @@ def _begin_card(
         calibration=calibration,
         tasks={},
         settings=settings,
-        versions={name: version(name) for name in _VERSIONED_PACKAGES},
+        versions=_versions(),
         machine=machine(weight.device),
     )
+
+
+def _versions() -> dict[str, str]:
+    "Return the versions of the packages that scores depend on"
+    versions = dict(gpub=__version__)  # also where gpub runs from a checkout, not installed
+    for package in ("lm_eval", "torch", "transformers"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown: imported from a folder"
+    return versions
 
 
 def _compare_export(
@@ -238,13 +251,17 @@ def _show_progress(
     log: Callable[[str], None],
 ) -> Iterator[Work]:
     "Say what is asked, and show inside the block how far it is; yields what the bar shows"
-    items = [item for task_items in questions.values() for item in task_items]
-    hint = "; --limit 100 asks 100 of each" if len(items) > 1000 else ""
+    count = sum(len(items) for items in questions.values())
+    hint = "; --limit 100 asks 100 of each" if count > 1000 else ""
     log(
-        f"asking {len(items):,} questions of {', '.join(questions)}, and each once more with the "
+        f"asking {count:,} questions of {', '.join(questions)}, and each once more with the "
         f"context of another{hint}"
     )
-    work = Work(total=2 * sum(len(item.choices) for item in items))
+    answers = 0
+    for items in questions.values():
+        times = 1 if len(items) == 1 else 2  # one alone has no other's context
+        answers += times * sum(len(item.choices) for item in items)
+    work = Work(total=answers)
     if work.total <= _FEW_ANSWERS:
         yield work
         return

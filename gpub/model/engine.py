@@ -11,9 +11,11 @@ __all__ = ['left_pad', 'seen_tokens', 'TextWindow', 'RunningText', 'RunningReque
 # and reads it, until a text is done; where the window is full, it slides, and is read again.
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
+
 import torch
+
 from ..core import GpubError
 from .batching import CacheRows
 from .gpt import Decoder
@@ -289,10 +291,14 @@ class DecodeEngine:
     def write(
         self,
         request: GenerationRequest,  # its prompts may have any lengths
-    ) -> Iterator[list[GeneratedToken | None]]:  # of each step
+    ) -> Generator[list[GeneratedToken | None]]:  # of each step
         """Write the texts of one request: yields the next token of each, None for one that has
-        ended. Raises `GpubError` as `add_request`, while another request is being written, and for
-        scores that are no numbers. However it ends, the engine is free afterwards"""
+        ended. Raises `GpubError` as `add_request` at once; with the first token while another
+        request is being written, and later for scores that are no numbers. However it ends, or
+        where it is closed, the engine is free afterwards"""
+        return self._write(plain_request(request, self.model.cfg))
+
+    def _write(self, request: GenerationRequest) -> Generator[list[GeneratedToken | None]]:
         if self.requests:
             raise GpubError(
                 "this engine is still writing another text: end that one, or make another"

@@ -13,12 +13,14 @@ __all__ = ['generate_batch', 'stream_ids', 'generate_ids', 'TextCodec', 'generat
 # has copies of a small model's weights, which many texts, one after the other, need only once.
 
 import codecs
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Protocol
+
 from ..core import GpubError
 from .engine import DecodeEngine
 from .gpt import Decoder
-from .requests import GenerationRequest, Tool, plain_request
+from .requests import GeneratedToken, GenerationRequest, Tool
 from .sampling import SamplingConfig
 
 # %% ../../nbs/lib/model/generate.ipynb #201668f2
@@ -33,10 +35,9 @@ def generate_batch(
     know, a `slide` longer than its context, an engine that is writing another text, and scores that
     are no numbers"""
     engine = model if isinstance(model, DecodeEngine) else DecodeEngine(model)
-    request = GenerationRequest(prompts, sampling, stop, tool)
-    request = plain_request(request, engine.model.cfg)  # checked, with ids as plain ints
-    texts = [list(prompt) for prompt in request.prompts]
-    for tokens in engine.write(request):
+    steps = engine.write(GenerationRequest(prompts, sampling, stop, tool))
+    texts = [[int(i) for i in prompt] for prompt in prompts]
+    for tokens in steps:
         for text, token in zip(texts, tokens):
             if token is not None:  # None: this text has ended
                 text.append(token.id)
@@ -50,12 +51,17 @@ def stream_ids(
     stop: Collection[int] = (),  # ids that end the text; the one that does is its last token
     tool: Tool | None = None,  # that answers the model while it writes
 ) -> Iterator[int]:  # the new tokens, as they come
-    """Continue one text token by token; one that is left early is let go. Raises what
+    """Continue one text token by token; whoever closes it early frees the engine. Raises what
     `generate_batch` does: at once for what is asked, later for the engine and its scores"""
     engine = model if isinstance(model, DecodeEngine) else DecodeEngine(model)
-    request = GenerationRequest([prompt], sampling, stop, tool)
-    request = plain_request(request, engine.model.cfg)  # refused here, not at the first token
-    return (token.id for (token,) in engine.write(request))
+    return _only_ids(engine.write(GenerationRequest([prompt], sampling, stop, tool)))
+
+
+def _only_ids(steps: Generator[list[GeneratedToken]]) -> Iterator[int]:
+    "Yield the ids of the only text of a request"
+    with closing(steps):
+        for (token,) in steps:
+            yield token.id
 
 
 def generate_ids(

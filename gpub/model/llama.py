@@ -299,7 +299,13 @@ llama_table = LlamaConfig.param_table  # as a function of the config
 def repeat_kv_heads(
     attention: AttentionFunction,  # for as many keys as queries
 ) -> AttentionFunction:  # for groups
-    "Let an attention that knows no groups work in them, by repeating keys and values"
+    """Let an attention that knows no groups work in them, by repeating keys and values; raises
+    `GpubError` for a module, whose weights a model would not find in a function"""
+    if isinstance(attention, nn.Module):
+        raise GpubError(
+            f"repeat_kv_heads takes a function, not the module {type(attention).__name__}: call "
+            "`repeat_heads` in its forward"
+        )
 
     @wraps(attention)  # with its name, and its mark if it has one: see `mark_exact`
     def attend(q_bhtd: torch.Tensor, k_bgsd: torch.Tensor, v_bgsd: torch.Tensor) -> torch.Tensor:

@@ -345,10 +345,12 @@ def rotate_checkpoints(
 
 
 def mark_latest(
-    run_dir: Path | str,  # the run folder; one without checkpoints stays as it is
+    run_dir: Path | str,  # the run folder; one without such checkpoints stays as it is
+    step: int | None = None,  # whose checkpoint it names; None: the newest
 ) -> None:
-    "Put LATEST right, which a save that failed at its very end left behind its checkpoint"
-    folders = checkpoints(run_dir)
+    """Put LATEST right: a save that failed at its very end left it behind its checkpoint, and a run
+    may go on from an older one"""
+    folders = [p for p in checkpoints(run_dir) if step in (None, step_of(p))]
     path = Path(run_dir, "LATEST")
     if folders and (not path.is_file() or path.read_text().strip() != folders[0].name):
         write_atomic(path, folders[0].name + "\n")

@@ -59,7 +59,14 @@ class Stopwatch:
         "Time spent inside is the run's, but not the pace's"
         start = self.now()
         yield
-        self.last_row += self.now() - start
+        self.leave_out(since=start)
+
+    def leave_out(
+        self,
+        since: float,  # a moment of `now`, after the last row
+    ):
+        "Time since then is the run's, but not the pace's"
+        self.last_row += self.now() - since
 
 # %% ../../nbs/lib/train/journal.ipynb #78b43c91
 class Journal:

@@ -6,14 +6,16 @@
 __all__ = ['Trainer', 'OpenRun']
 
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
-# The way to a gradient: `Trainer.go` > `OpenRun.steps` > `loop.train` > `memory.forward_backward` >
-# `.backward()`. What follows a step stands in `steps`: a row with its validation (`log_step`), a
-# text (`write_samples`), a checkpoint (`save`); so the log has a step before its checkpoint exists.
+# The way to a gradient: `Trainer.go` > `OpenRun.steps` > `loop.train`, which `Learner.take_steps`
+# puts together > `memory.forward_backward` > `.backward()`. What follows a step stands in `steps`:
+# a row with its validation (`log_step`), a text (`write_samples`), a checkpoint (`save`); so the
+# log has a step before its checkpoint exists.
 # After a kill the same call goes on from the newest whole checkpoint (`restore_or_begin`). What is
 # learned, validated and sampled is a `TrainingTask`: `pretraining.Pretraining`, or that of a
 # `tune.steps.Tuner`, which is this trainer too.
 
 import secrets
+import shlex
 import threading
 import time
 from collections.abc import Iterator
@@ -58,9 +60,10 @@ class Trainer:
             )
         self.options = options
         self.out = options.run_dir
-        self.command = options.command or f"gpub resume {self.out}"  # how to call this again
+        # how to call this again
+        self.command = options.command or f"gpub resume {shlex.quote(str(self.out))}"
         self.world = World.from_env()
-        # the bill counts from here; None: that of a later call, from its own beginning
+        # when the bill of the first call begins; a later one's begins with the call
         self.started_at = options.started_at or time.perf_counter()
 
     def go(self) -> Path:
@@ -96,39 +99,34 @@ class Trainer:
         return self.read_task()
 
     def _open(self, held: ExitStack) -> "OpenRun":
-        "Lock the folder, go on from its newest checkpoint or begin, and open what is written to"
+        """Lock the folder, go on from its newest checkpoint or begin, and open what is written to.
+
+        Closed in the opposite order: an error is explained while the processes are joined; the
+        curves end; the saver ends its last write; the ledger has counted that, and is written; then
+        the folder is free for another run, the processes part, and signals are the system's again
+        """
         started_at = self.started_at or time.perf_counter()
-        # 1) what is learned; signals, processes, and a folder that is this run's alone
-        options = self.options
-        task = self.task
-        world = self.world
-        stop_requested = held.enter_context(stop_flag(task.log))
-        held.enter_context(world.joined(task.device))
-        folder = Run(self.out, log=task.log)
-        world.on_main(self._lock_folder, folder, held)
-        # 2) what learns, from the newest checkpoint or new
-        seed_everything(task.cfg.seed)
-        model = task.build_model()
-        config = world.on_main(self._store_config, model)
-        learner, state = restore_or_begin(task, model, config, folder)
-        world.on_main(self._cut_files, state.step)
-        # 3) who writes. What is held is closed from the last to the first: an error is explained
-        # while the processes are still joined; the saver ends its last write, whose time the ledger
-        # counts; then the ledger is written, and the folder free for another run
-        ledger_dir = self.out if world.main else None  # the other processes only count
-        ledger = Ledger(ledger_dir, options.usd_per_hour, state.step, started_at, options.paid)
         self.started_at = None
-        held.callback(self._close_ledger, ledger)
-        if ledger.gap_note():
-            task.log(ledger.gap_note())
-        has_steps_left = state.step < task.cfg.steps
-        if has_steps_left:
+        task = self.task
+        stop_requested = held.enter_context(stop_flag(task.log))
+        held.enter_context(self.world.joined(task.device))
+        folder = Run(self.out, log=task.log)
+        self.world.on_main(self._lock_folder, folder, held)
+        # what learns, from the newest checkpoint or new
+        seed_everything(task.cfg.seed)
+        config = self.world.on_main(self._read_config)  # before the model: it may be a large one
+        model = task.build_model()
+        if config is None:
+            config = self.world.on_main(self._write_config, model)
+        learner, state = restore_or_begin(task, model, config, folder)
+        self.world.on_main(self._cut_files, state.step)
+        # who writes
+        ledger = self._open_ledger(held, state.step, started_at)
+        if state.step < task.cfg.steps:
             task.log(_outlook(task, config, learner, state.step))
         saver = held.enter_context(self._make_saver(learner.place))
-        curves = options.track if world.main and has_steps_left else "none"
-        track = tracker(curves, self.out, config, config["run_id"], task.log)
-        held.enter_context(closing(track))
-        held.enter_context(explain_lost_process(world, self.command))
+        journal = self._open_journal(held, config, state.step)
+        held.enter_context(explain_lost_process(self.world, self.command))
         held.enter_context(keep_smaller_cut(self.out, task.cfg))
         held.callback(ledger.switch, "save")
         return OpenRun(
@@ -138,7 +136,7 @@ class Trainer:
             learner=learner,
             state=state,
             ledger=ledger,
-            journal=Journal(self.out, track, task.progress),
+            journal=journal,
             saver=saver,
             stop_requested=stop_requested,
             command=self.command,
@@ -163,43 +161,69 @@ class Trainer:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
 
-    def _store_config(self, model: Decoder) -> dict:
-        "Write config.json, or return the one that is there if it is of the same run"
-        task = self.task
-        about = {}
+    def _read_config(self) -> dict | None:  # None: the folder is new
+        "Return what config.json says; raises `GpubError` where it is another run's"
         if not (self.out / "config.json").exists():
-            facts = task.describe()
-            precision = task.choose_precision(model)  # it may have to be timed
-            about = dict(
-                parameters=sum(p.numel() for p in model.parameters()),
-                device=str(task.device),
-                precision=dict(name=precision.name, why=precision.why),
-                run_id=secrets.token_hex(4),
-                machine=machine(task.device),
-                processes=self.world.size,
-                command=self.command,
-                reference=facts.reference,
-                prompt=facts.prompt,
-                unit=facts.unit,
-                **facts.more,
-            )
+            return None
+        return self._open_config(about={})
+
+    def _write_config(self, model: Decoder) -> dict:
+        "Write a new config.json"
+        task = self.task
+        facts = task.describe()
+        precision = task.choose_precision(model)  # it may have to be timed
+        about = dict(
+            parameters=sum(p.numel() for p in model.parameters()),
+            device=str(task.device),
+            precision=dict(name=precision.name, why=precision.why),
+            run_id=secrets.token_hex(4),
+            machine=machine(task.device),
+            processes=self.world.size,
+            command=self.command,
+            reference=facts.reference,
+            prompt=facts.prompt,
+            unit=facts.unit,
+            **facts.more,
+        )
+        return self._open_config(about)
+
+    def _open_config(self, about: dict) -> dict:
         return open_config(
             out=self.out,
-            identity=task.identity(),
+            identity=self.task.identity(),
             about=about,
             changeable=self.options.changeable,
-            data=task.data_location(),
+            data=self.task.data_location(),
         )
 
     def _cut_files(self, step: int) -> None:
         "Let LATEST, tokenizer and logs be those of the step that the run goes on from"
-        mark_latest(self.out)
+        mark_latest(self.out, step)
         self.task.tok.save(self.out)
         cut_records(self.out, step)
+
+    def _open_ledger(self, held: ExitStack, step: int, started_at: float) -> Ledger:
+        "Open the ledger of process 0; the other processes only count"
+        options = self.options
+        ledger_dir = self.out if self.world.main else None
+        ledger = Ledger(ledger_dir, options.usd_per_hour, step, started_at, options.paid)
+        held.callback(self._close_ledger, ledger)
+        if ledger.gap_note():
+            self.task.log(ledger.gap_note())
+        return ledger
 
     def _close_ledger(self, ledger: Ledger) -> None:
         with disk_errors(self.out):
             ledger.flush()
+
+    def _open_journal(self, held: ExitStack, config: dict, step: int) -> Journal:
+        "Open log and samples; process 0 draws the curves, if there are steps left"
+        task = self.task
+        has_curves = self.world.main and step < task.cfg.steps
+        curves = self.options.track if has_curves else "none"
+        track = tracker(curves, self.out, config, config["run_id"], task.log)
+        held.enter_context(closing(track))
+        return Journal(self.out, track, task.progress)
 
     def _make_saver(self, place: Placement) -> Saver:
         "Make what saves: in process 0, or in every process where each has a slice of the model"
@@ -227,9 +251,9 @@ class OpenRun:
     stop_requested: threading.Event  # saves after the step that is on its way, and ends
     command: str  # how to go on after an interruption
     held: ExitStack  # closed when the run is left
-    # of the newest step, once its numbers and the weights were looked through; None: not yet, or
-    # whoever reads the steps may have changed the weights since
-    checked_row: dict | None = field(default=None, init=False)
+    # that the newest step's numbers and weights are finite is known; False: whoever reads the steps
+    # may have changed the weights since
+    is_checked: bool = field(default=False, init=False)
 
     def __post_init__(self):
         self.watch = Stopwatch(self.state.step, self.state.seconds)
@@ -242,7 +266,7 @@ class OpenRun:
         state = self.state
         if state.step >= task.cfg.steps:
             return
-        with self.ledger.span("compile"):
+        with self._set_aside("compile"):
             objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
             with disk_errors(task.out):
@@ -255,19 +279,19 @@ class OpenRun:
             state.step = step.n
             state.tokens = step.tokens
             is_last = step.n == task.cfg.steps
-            self.checked_row = None
+            self.is_checked = False
             with disk_errors(task.out):
+                self.ledger.mark_step(step.n)
                 if step.n % task.cfg.log_every == 0 or step.n in task.eval_steps:
                     self.log_step(step)
                 # all stop after the same step: the CPUs wait for each other here, no GPU does
                 stopping = task.world.any(self.stop_requested.is_set())
                 if step.n in task.sample_steps:
-                    self._checked_row(step)
+                    self._check(step)
                     self.write_samples(step.n)
                 if step.n % task.save_every == 0 or is_last or stopping:
                     self.save(step)
-                self.ledger.mark_step(step.n)
-            self.checked_row = None
+            self.is_checked = False
             if stopping and not is_last:
                 task.world.on_main(self.saver.await_last_write)  # it is saved when we say so
                 raise Interrupted(
@@ -276,7 +300,9 @@ class OpenRun:
                 )
             # no span: whoever reads the steps may leave in the middle, and nothing is held here
             self.ledger.switch("idle")
+            given_at = self.watch.now()
             yield step
+            self.watch.leave_out(since=given_at)
             self.ledger.switch("train")
 
     def log_step(
@@ -285,7 +311,8 @@ class OpenRun:
     ) -> None:
         "Write a row of log.jsonl, with a validation where one is due"
         task = self.task
-        row = dict(self._checked_row(step))
+        self._check(step)
+        row = step.row()
         tok_s = (step.tokens - self.logged_tokens) / self.watch.seconds_since_row()
         self.logged_tokens = step.tokens
         row["tok_s"] = round(tok_s)
@@ -328,19 +355,15 @@ class OpenRun:
             raise GpubError(
                 f"step {step.n} is over: only the newest, {self.state.step}, can be saved"
             )
-        self._checked_row(step)
+        self._check(step)
         with disk_errors(self.task.out):
             with self._set_aside("save"):
                 if self.saved_step != step.n:
-                    # the checkpoint notes how long the ledger is, and may be there before this
-                    # returns
-                    self.ledger.step = step.n
-                    self.ledger.flush()
+                    self.ledger.flush()  # the checkpoint notes how long the ledger is
                     self.write_checkpoint(step)
                 if wait:
                     self.task.world.on_main(self.saver.wait)
-            self.saved_step = step.n
-            self.ledger.step = step.n
+            self.saved_step = step.n  # now: `wait` may have raised
             self.ledger.flush()  # the time that saving took
 
     def write_checkpoint(
@@ -371,22 +394,22 @@ class OpenRun:
         else:
             task.world.on_main(self.saver.save, step.n, model, optimizer, state, milestone)
 
-    def _checked_row(self, step: TrainStep) -> dict:
-        """Return the step's numbers, if they and the weights they led to are numbers; a broken run
-        says what to do, and where its last good weights are"""
-        if self.checked_row is None:
-            try:
-                row = step.row()
-                if not self.learner.is_finite():
-                    raise Diverged(f"the weights are not numbers after step {step.n}")
-            except Diverged as e:
-                good = self.task.world.on_main(self._last_good) or "none yet"
-                raise Diverged(
-                    f"{e}: stopped; start again in another folder with a lower learning rate; the "
-                    f"last good checkpoint is {good}"
-                ) from None
-            self.checked_row = row
-        return self.checked_row
+    def _check(self, step: TrainStep) -> None:
+        """Raise `Diverged` where the step's numbers, or the weights they led to, are none; it says
+        what to do, and where the last good weights are"""
+        if self.is_checked:
+            return
+        try:
+            step.row()  # raises it for a loss that is no number
+            if not self.learner.is_finite():
+                raise Diverged(f"the weights are not numbers after step {step.n}")
+        except Diverged as e:
+            good = self.task.world.on_main(self._last_good) or "none yet"
+            raise Diverged(
+                f"{e}: stopped; start again in another folder with a lower learning rate; the "
+                f"last good checkpoint is {good}"
+            ) from None
+        self.is_checked = True
 
     def _last_good(self) -> str | None:
         "Find the newest checkpoint when the last write has ended; a failed write is only logged"
