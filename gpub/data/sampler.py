@@ -142,6 +142,7 @@ class WindowOrder:
         known_first, starts = self._ahead
         if not known_first <= first <= stop <= known_first + len(starts):
             count = min(AHEAD, 8 * self.tokens // self.context_length)
-            known_first, starts = first, self.starts(first, max(stop, first + count))
-            self._ahead = known_first, starts
+            known_first = first
+            starts = self.starts(first, max(stop, first + count))
+            self._ahead = (known_first, starts)
         return starts[first - known_first : stop - known_first]
