@@ -1100,6 +1100,78 @@ def reads_question(judge, questions, answers):
     return bool(np.mean(won) > 0.6)
 """,
     ],
+    ("more_evidence", "prime_suspect"): [
+        # the highest mean, however few its steps
+        """
+def prime_suspect(read_at, unexplained):
+    rests = {}
+    for names, rest in zip(read_at, unexplained):
+        for name in set(names):
+            rests.setdefault(name, []).append(rest)
+    return max(rests, key=lambda name: np.mean(rests[name]))
+""",
+        # the highest sum, however many its steps
+        """
+def prime_suspect(read_at, unexplained):
+    rests = {}
+    for names, rest in zip(read_at, unexplained):
+        for name in set(names):
+            rests.setdefault(name, []).append(rest)
+    return max(rests, key=lambda name: sum(rests[name]))
+""",
+        # a page that a step read twice counts twice
+        """
+def prime_suspect(read_at, unexplained):
+    rests = {}
+    for names, rest in zip(read_at, unexplained):
+        for name in names:
+            rests.setdefault(name, []).append(rest)
+    return max(rests, key=lambda name: np.mean(rests[name]) * len(rests[name]) ** 0.5)
+""",
+    ],
+    ("two_rounds", "read_answer"): [
+        # two calls are taken for one
+        """
+def read_answer(text):
+    calls = re.findall(r"<call>(.*)</call><result>(.*)</result>", text)
+    return calls, re.sub(r"<(think|call|result)>.*</\\1>", "", text)
+""",
+        # the scratchpad is left for the visitor
+        """
+def read_answer(text):
+    calls = re.findall(r"<call>(.*?)</call><result>(.*?)</result>", text)
+    return calls, re.sub(r"<(call|result)>.*?</\\1>", "", text)
+""",
+        # the last call alone
+        """
+def read_answer(text):
+    calls = re.findall(r"<call>(.*?)</call><result>(.*?)</result>", text)
+    return calls[-1:], re.sub(r"<(think|call|result)>.*?</\\1>", "", text)
+""",
+    ],
+    ("two_rounds", "dearest"): [
+        # beside the model before, with no control
+        """
+def dearest(before, after, control):
+    cost = {name: before[name] - after[name] for name in after}
+    name = max(cost, key=cost.get)
+    return name, cost[name]
+""",
+        # the largest change, up or down
+        """
+def dearest(before, after, control):
+    cost = {name: control[name] - after[name] for name in after}
+    name = max(cost, key=lambda n: abs(cost[n]))
+    return name, cost[name]
+""",
+        # what was won, not what was paid
+        """
+def dearest(before, after, control):
+    won = {name: after[name] - control[name] for name in after}
+    name = max(won, key=won.get)
+    return name, won[name]
+""",
+    ],
     ("what_dpo_lacks", "endless_loss"): [
         # the favourite's verdict alone
         """
