@@ -29,7 +29,7 @@ from gpub.record import saver as savers
 from gpub.record.checkpoint import find_newest, load_checkpoint, save_checkpoint, verify_checkpoint
 from gpub.record.checkpoint_folder import MODEL, OPTIMIZER, Damaged, checkpoints
 from gpub.record.folder import Interrupted, append_row, cut_log, differences, lock_folder
-from gpub.record.log import _jsonl
+from gpub.record.log import _jsonl, read_log
 from gpub.record.mirror import mirror_run, restore_from_mirror
 from gpub.record.run import Run
 from gpub.record.saver import Saver
@@ -1325,6 +1325,37 @@ def test_a_divergence_is_told_though_the_last_write_failed(tmp_path, monkeypatch
                 if step.n == 2:
                     with torch.no_grad():
                         next(run.learner.model.parameters()).fill_(float("nan"))
+
+
+def test_a_divergence_is_told_though_no_checkpoint_is_whole(tmp_path):
+    with pytest.raises(Diverged, match="at step 4.*last good checkpoint is none yet"):
+        with small_run(tmp_path / "run").opened() as run:
+            for step in run.steps():
+                if step.n == 3:
+                    run.saver.wait()
+                    damage("truncated", tmp_path / "run/checkpoints/step-00000002")
+                    with torch.no_grad():
+                        next(run.learner.model.parameters()).fill_(float("nan"))
+
+
+def test_each_process_of_a_run_is_paid_at_its_own_price(tmp_path):
+    "3,600 dollars an hour, then nothing: seconds go on, dollars do not"
+    price = dict(usd_per_hour=3600.0)
+    first = small_run(tmp_path / "run")
+    first.options = replace(first.options, **price)
+    with first.opened() as run:
+        for step in run.steps():
+            if step.n == 2:
+                break
+        run.save(step, wait=True)
+    paid = read_state(tmp_path / "run/checkpoints/step-00000002")["usd"]
+    small_run(tmp_path / "run").go()
+    last = read_log(tmp_path / "run")[-1]
+    assert 0 < paid == pytest.approx(last["usd"], abs=1e-6) and last["seconds"] > paid
+
+
+def read_state(folder):
+    return json.loads((folder / "state.json").read_text())["state"]
 
 
 def test_pretraining_refuses_the_options_of_tuning(tmp_path):

@@ -5,6 +5,7 @@ import json
 import shutil
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -22,7 +23,10 @@ from gpub.model.generate import generate_ids
 from gpub.model.grow import grown_config
 from gpub.model.llama import Llama, LlamaConfig, SwiGLU
 from gpub.share.weights import from_config, from_theirs, to_config, to_theirs
+from gpub.train.config import TrainConfig
 from gpub.train.depth import set_depth
+from gpub.train.memory import MicroBatcher, forward_backward
+from gpub.train.step_batch import TokenBatch, next_token_loss
 
 SMALL = LlamaConfig(
     vocab_size=65,
@@ -262,3 +266,23 @@ def test_a_model_that_has_read_in_training_can_be_copied(model, ids):
     assert all(layer.imbalance is not None for layer in layers)
     assert all(layer.imbalance is None for layer in copies)
     assert torch.equal(copy(ids), model(ids))
+
+
+def test_a_pass_that_ran_out_of_memory_keeps_no_activations(model, ids):
+    "The imbalance of its experts would hold all of them"
+    layers = [m for m in model.modules() if isinstance(m, Experts)]
+    kept = []
+
+    def run_out(norm, given):
+        kept.append([layer.imbalance is not None for layer in layers])
+        if len(kept) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def look(line):
+        kept.append([layer.imbalance is not None for layer in layers])
+
+    model.norm.register_forward_pre_hook(run_out)
+    batcher = MicroBatcher(model.train(), TrainConfig(steps=1), log=look)
+    loss_of = partial(next_token_loss, model.loss)
+    forward_backward(loss_of, TokenBatch.whole(ids[:, :-1], ids[:, 1:]), batcher)
+    assert kept[:2] == [[True, True], [False, False]]

@@ -611,6 +611,20 @@ def test_a_step_that_fp16_skipped_is_a_row_of_json():
     assert row["grad_norm"] is None and json.dumps(row, allow_nan=False)
 
 
+def test_where_gradients_overflow_in_fp16_no_optimizer_moves():
+    "The embedding's alone overflow: it is AdamW's, and the matrices are Muon's, with momentum"
+    model = tiny()
+    cfg = replace(CFG, steps=2, optimizer="muon", clip=1.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    rows = Batch(*batch())
+    steps = train_next_token(model, lambda *at: rows, cfg, settings=LoopSettings(scaler=scaler))
+    next(steps)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model.tok.weight.register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
+    assert next(steps).row()["grad_norm"] is None and scaler.get_scale() == 2.0
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
 def test_conversations_that_share_a_row_are_no_text():
     ids, targets = batch()
     packed = Batch(ids, targets, segments=torch.zeros_like(ids))

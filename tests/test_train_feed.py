@@ -157,6 +157,20 @@ def test_what_a_caller_does_between_steps_is_not_the_pace(text, tmp_path):
     assert min(row["tok_s"] for row in rows) > run.task.cfg.batch_tokens / 60
 
 
+def test_what_a_caller_does_before_the_next_steps_is_not_the_pace(text, tmp_path):
+    options = RunOptions("shakespeare", tmp_path / "slow", text, SETTINGS, "cpu", eval_tokens=200)
+    hours = 0.0
+    with Trainer(options).opened() as run:
+        run.watch.now = lambda: time.perf_counter() + hours
+        for step in run.steps():
+            break
+        hours += 3600.0
+        for step in run.steps():
+            pass
+    rows = [json.loads(line) for line in (run.task.out / "log.jsonl").read_text().splitlines()]
+    assert min(row["tok_s"] for row in rows) > run.task.cfg.batch_tokens / 60
+
+
 def test_a_folder_of_another_run_is_refused_before_a_model_is_built(text, tmp_path, monkeypatch):
     go(tmp_path / "run", text)
     other = RunOptions("shakespeare", tmp_path / "run", text, SETTINGS | dict(lr=0.5), "cpu")

@@ -55,6 +55,14 @@ class SentencePieceTokenizer(RustTokenizer):
         ids = self.rust.encode(replace_surrogates(text), add_special_tokens=False).ids
         return np.asarray(ids, id_dtype(self.vocab_size))
 
+    def encode_inside(
+        self,
+        text: str,
+    ) -> np.ndarray:  # uint16 or uint32 array
+        "Give the ids of a text that stands behind another one, without that space"
+        before = "\0"  # a byte that no pair holds, so that nothing grows together with it
+        return self.encode(before + text)[len(self.encode(before)) :]
+
     def decode(
         self,
         ids: Collection[int],  # array or list of integers

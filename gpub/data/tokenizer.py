@@ -78,6 +78,13 @@ class Tokenizer(ABC):
     ) -> np.ndarray:  # uint16 or uint32, as `id_dtype` says
         "Give the ids of a text"
 
+    def encode_inside(
+        self,
+        text: str,
+    ) -> np.ndarray:  # uint16 or uint32
+        "Give the ids of a text that stands behind another one"
+        return self.encode(text)
+
     def encode_batch(
         self,
         texts: Sequence[str],

@@ -92,8 +92,10 @@ def open_for_evaluation(
 
 def _count_tokens(tok: Tokenizer, texts: Sequence[str]) -> np.ndarray:
     "Count how often each id of a vocabulary occurs"
-    ids = np.concatenate(tok.encode_batch(texts))
-    return np.bincount(ids, minlength=tok.vocab_size)
+    counts_v = np.zeros(tok.vocab_size, np.int64)
+    for ids in tok.encode_batch(texts):
+        counts_v += np.bincount(ids, minlength=tok.vocab_size)
+    return counts_v
 
 
 def _write_legibly(tok: Tokenizer, texts: Sequence[str]) -> list[str]:
@@ -197,6 +199,7 @@ def _begin_card(
 ) -> ReportCard:
     "Return a card without scores: which model it is of, and what scores depend on"
     weight = evaluated.model.tok.weight
+    # NOTE: an earlier card's scores are kept only where these are the same (`keep_scores`)
     settings = options.settings() | dict(
         subset_seed=SUBSET_SEED,  # chooses the questions where there is a limit
         bos="none: a context starts with its own first token",

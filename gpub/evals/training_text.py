@@ -25,7 +25,9 @@ def corpus_of(
     config: dict[str, Any],  # the content of a run's config.json
 ) -> Corpus | None:
     "Return what a run learned from; None where it is gone, or another one by now"
-    stored = config.get("data", {})
+    if "data" not in config:  # an imported model
+        return None
+    stored = config["data"]
     source = None if stored.get("source") in _NO_PATH else stored.get("source")
     try:
         corpus = load_corpus(source, config["model"]["context_length"], log=lambda text: None)

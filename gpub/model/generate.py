@@ -7,10 +7,13 @@ __all__ = ['generate_batch', 'stream_ids', 'generate_ids', 'TextCodec', 'generat
            'decode_stream']
 
 # %% ../../nbs/lib/model/generate.ipynb #db7c6136
-# Ids first, then text. `generate_batch` and `stream_ids` are for programs: they take ids and a
-# `SamplingConfig`, and let the engine write. The others are for notebooks: they take the fields of
-# that config by name, and call these two. All take a model, or an engine that is kept for it: it
-# has copies of a small model's weights, which many texts, one after the other, need only once.
+# For programs, with ids and a `SamplingConfig`:
+#     generate_batch  several texts, whole         stream_ids   one text, as it comes
+# For notebooks, with the fields of that config by name; they call these two:
+#     generate_ids    one, as ids                  generate, generate_texts   one, several, as text
+#     stream_text     one, as text, as it comes
+# All take a model, or an engine that is kept for it: it has copies of a small model's weights,
+# which many texts, one after the other, need only once.
 
 import codecs
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -38,7 +41,7 @@ def generate_batch(
     steps = engine.write(GenerationRequest(prompts, sampling, stop, tool))
     texts = [[int(i) for i in prompt] for prompt in prompts]
     for tokens in steps:
-        for text, token in zip(texts, tokens):
+        for text, token in zip(texts, tokens, strict=True):
             if token is not None:  # None: this text has ended
                 text.append(token.id)
     return texts
@@ -59,7 +62,7 @@ def stream_ids(
 
 def _only_ids(steps: Generator[list[GeneratedToken]]) -> Iterator[int]:
     "Yield the ids of the only text of a request"
-    with closing(steps):
+    with closing(steps):  # whoever closes us closes these: that frees the engine
         for (token,) in steps:
             yield token.id
 
@@ -83,6 +86,9 @@ class TextCodec(Protocol):
     def encode(self, text: str) -> Sequence[int]:
         "Return the ids of a text; raises `GpubError` for what the vocabulary lacks"
 
+    def encode_inside(self, text: str) -> Sequence[int]:
+        "Return the ids of a text that stands behind another one"
+
     def decode(self, ids: Sequence[int]) -> str:
         "Return the text of ids"
 
@@ -100,7 +106,9 @@ def generate(
 ) -> str:  # the prompt and its continuation
     """Continue a text; the stop that ends it is part of it. Raises `GpubError` as `generate_ids`,
     for a character that the vocabulary lacks, and for a stop that is not one token"""
-    return generate_texts(model, tok, [prompt], n, stop, **settings)[0]
+    sampling = SamplingConfig.from_dict(dict(n=n, **settings))
+    (ids,) = generate_batch(model, [_encode_prompt(prompt, tok)], sampling, stop_ids(stop, tok))
+    return tok.decode(ids)
 
 
 def generate_texts(
@@ -137,7 +145,8 @@ def stream_text(
 def _encode_prompt(prompt: str, tok: TextCodec) -> Sequence[int]:
     if not isinstance(prompt, str):
         raise GpubError(
-            f"a prompt is one text, got {str(prompt)[:60]!r}: generate_texts takes several"
+            f"a prompt is one text, got {str(prompt)[:60]!r}; several make a list of texts for "
+            "generate_texts"
         )
     return tok.encode(prompt)
 
@@ -153,7 +162,7 @@ def stop_ids(
     ids = []
     for text in texts:
         try:
-            encoded = tok.encode(text)
+            encoded = tok.encode_inside(text)
         except GpubError as e:
             raise GpubError(f"the stop {text!r} is unknown: {e}") from e
         if len(encoded) != 1:

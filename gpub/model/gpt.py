@@ -274,10 +274,14 @@ class Block(nn.Module):
 
 # %% ../../nbs/lib/model/gpt.ipynb #a8fb9737
 class DecoderConfig(Protocol):
-    "What is read of a config, whatever the model"
+    "What the library reads of a config, whatever the model"
 
-    n_layers: int  # blocks
+    vocab_size: int  # distinct tokens
     context_length: int  # the most tokens it reads at once
+    d_model: int  # numbers per position
+    n_layers: int  # blocks
+    n_heads: int  # query heads
+    n_kv_heads: int  # heads for keys and values
     init_std: float  # standard deviation of fresh weights
     embed_std: float | None  # of fresh embeddings; None: the same
 

@@ -231,8 +231,10 @@ def _find_in_run(
 
 def _is_checkpoint(path: Path) -> bool:
     "Tell whether a folder is one checkpoint, in a run or copied out of it, and not a run"
+    # runs/a/checkpoints/step-00000100, whole or not
     if path.parent.name == "checkpoints" and path in checkpoints(path.parent.parent):
         return True
+    # a copy of one under any name
     return (path / "state.json").exists() and not (path / "checkpoints").exists()
 
 
@@ -241,7 +243,11 @@ def _warn_of_stale_latest(run_dir: Path, log: Callable[[str], object]) -> None:
     path = run_dir / "LATEST"
     if not path.is_file():
         return
-    name = path.read_text(errors="replace").strip()[:80]
+    try:
+        name = path.read_text(errors="replace").strip()[:80]
+    except OSError as e:
+        log(f"{path} cannot be read: {first_line(e)}; looking for the newest checkpoint")
+        return
     if not (run_dir / "checkpoints" / name).exists():
         log(
             f"{path} names {name!r}, which is gone; looking for the newest checkpoint that is there"

@@ -93,8 +93,9 @@ def pick_attention(
     elif in_groups and capability and not grouped_natively(capability):
         kernel = REPEATED_ATTENTION
     for block in model.blocks:
-        if block.attn.attention in ATTENTION_KERNELS:
-            block.attn.attention = kernel
+        attn = getattr(block, "attn", None)  # a block or an attention of one's own may lack either
+        if getattr(attn, "attention", None) in ATTENTION_KERNELS:
+            attn.attention = kernel
     return model
 
 

@@ -170,11 +170,11 @@ def train(
         # 4) clip
         grad_norm = _clip_gradients(params, opts, scaler, cfg.clip)
         # 5) step
-        _step_optimizers(opts, scaler, lr_factor(step, cfg))
+        _step_optimizers(opts, scaler, lr_factor(step, cfg), grad_norm)
         # 6) tell; nothing here waits for the device. `last_good_step` stays where it is from the
         # first loss or gradient on that is no number
         finite = torch.isfinite(loss)
-        if not scaler.is_enabled():  # fp16's itself skips the steps whose gradients overflow
+        if not scaler.is_enabled():  # with fp16's a step whose gradients overflow is skipped
             finite = finite & torch.isfinite(grad_norm)
         all_finite = finite & (last_good_step == step)
         last_good_step = torch.where(all_finite, step + 1, last_good_step)
@@ -212,15 +212,21 @@ def _clip_gradients(
 
 
 def _step_optimizers(
-    opts: list[torch.optim.Optimizer], scaler: torch.amp.GradScaler, factor: float
+    opts: list[torch.optim.Optimizer],
+    scaler: torch.amp.GradScaler,
+    factor: float,
+    grad_norm: Tensor,  # of all parameters
 ) -> None:
-    "Let each optimizer move its parameters, at its peak rates times `factor`"
+    """Let each optimizer move its parameters, at its peak rates times `factor`. Where gradients
+    overflow in fp16, none does: a scaler would skip only the optimizers whose own overflow"""
+    is_skipped = scaler.is_enabled() and not bool(grad_norm.isfinite())
     for optimizer in opts:
         for group in optimizer.param_groups:
             # where no `make_optimizers` has set it, the rate before the first step is the peak
             peak_lr = group.setdefault("initial_lr", group["lr"])
             group["lr"] = peak_lr * factor
-        scaler.step(optimizer)
+        if not is_skipped:
+            scaler.step(optimizer)
         optimizer.zero_grad(set_to_none=True)
     scaler.update()
 

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from ..core import Config, Count, GpubError
 from ..model.architecture import MODES, CheckpointingMode
 from ..model.attention import attention_kernels
+from ..model.experts import forget_imbalance
 from ..model.gpt import LayerContext, run_with_context
 from .config import TrainConfig
 from .parallel import Relayed, World, local_gradients
@@ -228,7 +229,7 @@ class MicroBatcher:
                     raise
             # not inside `except`: the exception holds on to the activations
             is_full_anywhere = self.world.any(is_full)
-            self.model.zero_grad(set_to_none=True)
+            _forget_pass(self.model)
             if not is_full_anywhere:
                 self.trials -= 1
                 return
@@ -304,5 +305,11 @@ def forward_backward(
                 raise
         # the step begins again without the gradients so far; not inside `except`: the exception
         # holds on to the activations
-        batcher.model.zero_grad(set_to_none=True)
+        _forget_pass(batcher.model)
         batcher.shrink(batch)
+
+
+def _forget_pass(model: nn.Module) -> None:
+    "Let go of a pass that failed, or was only a trial: its gradients and its activations"
+    model.zero_grad(set_to_none=True)
+    forget_imbalance(model)

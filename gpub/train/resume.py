@@ -71,6 +71,7 @@ class RunState:
     step: int = 0  # steps done
     tokens: int = 0  # read by them
     seconds: float = 0.0  # spent by earlier processes
+    usd: float = 0.0  # what these cost, each at its own price
     val_loss: float | None = None  # of the newest validation
     row: dict | None = None  # the newest of this process in log.jsonl
 
@@ -78,7 +79,13 @@ class RunState:
     def of(cls, saved: Checkpoint) -> "RunState":
         "Return where a run was when a checkpoint was saved"
         state = saved.state
-        return cls(saved.step, state["tokens"], state["seconds"], state["val_loss"])
+        return cls(
+            step=saved.step,
+            tokens=state["tokens"],
+            seconds=state["seconds"],
+            usd=state["usd"],
+            val_loss=state["val_loss"],
+        )
 
 
 def exact_conditions(

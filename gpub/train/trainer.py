@@ -80,6 +80,7 @@ class Trainer:
 
         Whoever leaves the block before the end saves nothing: the next call goes on from the newest
         checkpoint. What the block itself raises passes as it is"""
+        self.task  # read outside `disk_errors`: it is about the folder that is written to
         with ExitStack() as held:  # what `_open` opens, closed in the opposite order
             with disk_errors(self.out):
                 run = self._open(held)
@@ -99,20 +100,16 @@ class Trainer:
         return self.read_task()
 
     def _open(self, held: ExitStack) -> "OpenRun":
-        """Lock the folder, go on from its newest checkpoint or begin, and open what is written to.
-
-        Closed in the opposite order: an error is explained while the processes are joined; the
-        curves end; the saver ends its last write; the ledger has counted that, and is written; then
-        the folder is free for another run, the processes part, and signals are the system's again
-        """
+        "Lock the folder, go on from its newest checkpoint or begin, and open what is written to"
         started_at = self.started_at or time.perf_counter()
         self.started_at = None
         task = self.task
+        # 1) signals, processes, and a folder that is this run's alone
         stop_requested = held.enter_context(stop_flag(task.log))
         held.enter_context(self.world.joined(task.device))
         folder = Run(self.out, log=task.log)
         self.world.on_main(self._lock_folder, folder, held)
-        # what learns, from the newest checkpoint or new
+        # 2) what learns, from the newest checkpoint or new
         seed_everything(task.cfg.seed)
         config = self.world.on_main(self._read_config)  # before the model: it may be a large one
         model = task.build_model()
@@ -120,7 +117,10 @@ class Trainer:
             config = self.world.on_main(self._write_config, model)
         learner, state = restore_or_begin(task, model, config, folder)
         self.world.on_main(self._cut_files, state.step)
-        # who writes
+        # 3) who writes. All is closed from the last to the first: what follows the steps is booked
+        # as saving; an error is explained while the processes are joined; the curves end; the saver
+        # ends its last write, which the ledger has counted when it is written; then the folder is
+        # free
         ledger = self._open_ledger(held, state.step, started_at)
         if state.step < task.cfg.steps:
             task.log(_outlook(task, config, learner, state.step))
@@ -257,6 +257,7 @@ class OpenRun:
 
     def __post_init__(self):
         self.watch = Stopwatch(self.state.step, self.state.seconds)
+        self.idle_since = self.watch.now()  # whoever takes the steps has the word
         self.saved_step = self.state.step
         self.logged_tokens = self.state.tokens  # read when the last row was written
 
@@ -266,6 +267,7 @@ class OpenRun:
         state = self.state
         if state.step >= task.cfg.steps:
             return
+        self.watch.leave_out(since=self.idle_since)
         with self._set_aside("compile"):
             objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
@@ -300,9 +302,9 @@ class OpenRun:
                 )
             # no span: whoever reads the steps may leave in the middle, and nothing is held here
             self.ledger.switch("idle")
-            given_at = self.watch.now()
+            self.idle_since = self.watch.now()
             yield step
-            self.watch.leave_out(since=given_at)
+            self.watch.leave_out(since=self.idle_since)
             self.ledger.switch("train")
 
     def log_step(
@@ -326,8 +328,7 @@ class OpenRun:
                 row |= task.validate(self.learner)
             self.state.val_loss = row.get("val_loss", self.state.val_loss)
         seconds = self.watch.seconds()
-        usd = seconds / 3600 * task.options.usd_per_hour
-        row |= dict(seconds=round(seconds, 3), usd=round(usd, 6))
+        row |= dict(seconds=round(seconds, 3), usd=round(self._usd(seconds), 6))
         if task.world.main:
             left = self.watch.seconds_left(step.n, task.cfg.steps)
             self.journal.write_row(row, self.state.val_loss, left)
@@ -373,8 +374,10 @@ class OpenRun:
         "Hand everything that a resume needs to the saver"
         task = self.task
         learner = self.learner
+        seconds = self.watch.seconds()
         state = dict(
-            seconds=self.watch.seconds(),
+            seconds=seconds,
+            usd=self._usd(seconds),
             val_loss=self.state.val_loss,
             tokens=step.tokens,
             scaler=learner.scaler.state_dict(),
@@ -412,12 +415,24 @@ class OpenRun:
         self.is_checked = True
 
     def _last_good(self) -> str | None:
-        "Find the newest checkpoint when the last write has ended; a failed write is only logged"
+        "Find the newest checkpoint when the last write has ended; what fails is only logged"
         try:
             self.saver.await_last_write()
         except GpubError as e:  # never in front of the divergence
             self.task.log(str(e))
-        return newest_path(self.folder)
+        try:
+            return newest_path(self.folder)
+        except GpubError as e:  # none is whole
+            self.task.log(str(e))
+            return None
+
+    def _usd(
+        self,
+        seconds: float,  # of the run
+    ) -> float:
+        "Return what the run has cost, each process at its own price"
+        own_hours = (seconds - self.state.seconds) / 3600
+        return self.state.usd + own_hours * self.task.options.usd_per_hour
 
     @contextmanager
     def _set_aside(self, kind: str) -> Iterator[None]:

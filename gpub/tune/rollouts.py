@@ -108,5 +108,5 @@ def answer_logprobs(
     with matmul_format(model, dtype):
         logits_btv = packed_logits(model, batch)
     if temperature != 1:
-        logits_btv = logits_btv / temperature
+        logits_btv = logits_btv.float() / temperature  # fp32 first, as the sampler does
     return token_logprobs(logits_btv, batch.targets)
