@@ -326,7 +326,7 @@ def test_bad_input_is_one_line(kw, said):
         (dict(stop="Q"), "stop 'Q' is unknown"),
         (dict(stop="ab"), "is 2 tokens"),
         (dict(stop=""), "one token"),
-        (dict(prompt=["a"]), "a prompt is one text, got .*'a'.*: generate_texts takes several"),
+        (dict(prompt=["a"]), "a prompt is one text, got .*'a'.*; several make a list"),
     ],
 )
 @pytest.mark.parametrize("function", [generate, stream_text])
