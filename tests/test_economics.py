@@ -280,9 +280,9 @@ def test_memory_and_what_it_buys():
     assert (
         rows["T4"][2] == "no"
         and rows["A100-80"][2] != "no"
-        and list(rows)[-1] == "the least it needs"
+        and list(rows)[-1] == "smallest that holds one"
     )
-    least = float(rows["the least it needs"][2].split()[0])
+    least = float(rows["smallest that holds one"][2].split()[0])
     assert memory_forecast(config_of("burn-1b"), 1, half=True, optimizer="adamw", accumulate=True)[
         "peak"
     ] / 1e9 == pytest.approx(least * ROOM, abs=0.1)
