@@ -10,7 +10,7 @@ def phases_and_gates():
         "end a checkpoint is written and a gate asks the log; the verdict is continue, stop, or "
         "change the GPU, and only after continue the next phase is paid for.",
         width=400,
-        height=474,
+        height=520,
     )
     phases = (
         ("smoke", "to step 200"),
@@ -26,13 +26,13 @@ def phases_and_gates():
         box = d.box(66, y, 110, 48, name, steps, "module")
         gate = d.box(103, y + 54, 36, 24, "?", kind="warm", corner=12)
         d.arrow(gate.right, (end.x, gate.right[1]))
-        if i < 3:
-            d.arrow(gate.bottom, (box.middle[0], y + 104))
-            d.text(box.middle[0] - 10, y + 96, "continue", "note", "end")
+        d.arrow(gate.bottom, (box.middle[0], y + 104))
+        d.text(box.middle[0] - 10, y + 96, "continue", "note", "end")
+    d.text(121, 450, "two more, to step 160,000")
     for i, words in enumerate(("stop, or change", "the GPU:", "the checkpoint", "is there")):
         d.text(end.middle[0], 210 + i * 19, words)
-    d.text(200, 438, "?: loss, gap, speed and price,")
-    d.text(200, 456, "asked of the log before the next dollar")
+    d.text(200, 484, "?: loss, gap, speed and price,")
+    d.text(200, 502, "asked of the log before the next dollar")
     return d
 
 
