@@ -102,7 +102,8 @@ def disk_needed(
     )
 
 # %% ../../nbs/lib/plans/paid_steps.ipynb #92d12e83
-_VOLUME_STEP = "account and volume"  # its price comes again every month
+_VOLUME_STEP = "account and volume"
+_MONTH = 30  # days for which a volume is priced; one that only tunes is deleted the same day
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +176,7 @@ CLONE = (
 )
 
 
-def _volume_step(gb: float, place: PaidPlace) -> PaidStep:
+def _volume_step(gb: float, days: int, place: PaidPlace) -> PaidStep:
     storage = read_json(shipped("storage.json"), "usd_per_gb_month", "provider")
     size = 10 * (int(gb / 9) + 1)  # a tenth to spare, in round numbers
     return PaidStep(
@@ -188,7 +189,7 @@ def _volume_step(gb: float, place: PaidPlace) -> PaidStep:
         otherwise="that region has no such card: delete the still empty volume and choose another "
         "region",
         seconds=place.work.renting,
-        usd=size * storage["usd_per_gb_month"],
+        usd=size * storage["usd_per_gb_month"] * days / _MONTH,
     )
 
 
@@ -252,10 +253,12 @@ def _ready_step(plan: Plan, machine: Machine, place: PaidPlace, name: str, until
     return PaidStep(
         name="preflight" if plan.pretraining else "rehearsal",
         commands=commands,
-        done="every line says ok" if plan.pretraining else "every phase fits",
+        done="every line says ok"
+        if plan.pretraining
+        else "every phase fits; at home, on any CPU with PyTorch 2.10 or newer",
         otherwise="its line says what is wrong; nothing was trained yet",
         seconds=seconds,
-        usd=seconds / 3600 * machine.usd_per_hour,
+        usd=seconds / 3600 * machine.usd_per_hour if plan.pretraining else 0.0,
     )
 
 
@@ -313,13 +316,17 @@ def paid_steps(
     """Return the steps from an empty account to a model at home, and to no rent. Data are priced as
     if the GPU's machine prepared them, which is the most they can cost"""
     need = disk_needed(plan, until, work=place.work)
-    steps = [_volume_step(need.total + place.spare_gb, place)]
+    last = plan.up_to(until)[-1].name
+    ready = _ready_step(plan, machine, place, name, last)
+    steps = [] if plan.pretraining else [ready]  # a rehearsal needs no card, so it comes first
+    days = _MONTH if plan.pretraining else 1
+    steps.append(_volume_step(need.total + place.spare_gb, days, place))
     tokens = tokens_read(plan, until)
     if tokens:
         steps.append(_data_step(tokens, need.shards, machine.usd_per_hour, place))
     steps.append(_gpu_step(machine, place))
-    last = plan.up_to(until)[-1].name
-    steps.append(_ready_step(plan, machine, place, name, last))
+    if plan.pretraining:
+        steps.append(ready)
     walk = f"gpub run {name} --out {place.run} --usd-per-hour {machine.usd_per_hour:g}"
     if plan.pretraining:
         walk = f"{walk} --data {place.shards}"
@@ -350,10 +357,11 @@ def beside_run(
     steps: Sequence[PaidStep],  # from `paid_steps`
     plan: Plan,  # whose phases are in its budgets already
 ) -> dict[str, float]:  # step -> dollars
-    "Return what is paid beside the phases: a month of the volume, data, preflight, the way home"
+    """Return what is paid beside the phases: data, preflight, the way home, and the volume for a
+    month, or for a day where nothing is pretrained"""
     phases = {phase.name for phase in plan.phases}
     beside = {step.name: step.usd for step in steps if step.name not in phases and step.usd}
-    names = {_VOLUME_STEP: "the volume, for one month"}
+    names = {_VOLUME_STEP: f"the volume, for one {'month' if plan.pretraining else 'day'}"}
     return {names.get(name, name): usd for name, usd in beside.items()}
 
 

@@ -17,7 +17,7 @@ def dpo_loss(
     reference_rejected_b: torch.Tensor,
     beta: float = 0.1,  # how far the model may move: small moves far
 ) -> torch.Tensor:  # the mean over pairs
-    "Return minus the log-odds that the better answer is preferred"
+    "Return minus the log-probability that the better answer is preferred"
     gain_chosen_b = chosen_b - reference_chosen_b
     gain_rejected_b = rejected_b - reference_rejected_b
     return -F.logsigmoid(beta * (gain_chosen_b - gain_rejected_b)).mean()
