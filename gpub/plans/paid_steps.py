@@ -246,19 +246,21 @@ def _ready_step(plan: Plan, machine: Machine, place: PaidPlace, name: str, until
             f"--usd-per-hour {rate} --set steps={steps}",
         )
         seconds = place.work.preflight
+        usd = seconds / 3600 * machine.usd_per_hour
+        done = "every line says ok"
     else:
         on_base = f" --base {place.base}" if place.base else ""
         commands = (f"gpub rehearse {name} --gpu {machine.name}{on_base}",)
         seconds = Overheads().setup
+        usd = 0.0
+        done = "every phase fits; at home, on any CPU with PyTorch 2.10 or newer"
     return PaidStep(
         name="preflight" if plan.pretraining else "rehearsal",
         commands=commands,
-        done="every line says ok"
-        if plan.pretraining
-        else "every phase fits; at home, on any CPU with PyTorch 2.10 or newer",
+        done=done,
         otherwise="its line says what is wrong; nothing was trained yet",
         seconds=seconds,
-        usd=seconds / 3600 * machine.usd_per_hour if plan.pretraining else 0.0,
+        usd=usd,
     )
 
 
