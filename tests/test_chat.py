@@ -122,11 +122,11 @@ def test_a_user_cannot_forge_a_turn(tok, theirs):
     assert mark not in ours and tok.decode(ours[1:]) == talk[0]["content"]
 
 
+PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
+
+
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.text(min_size=1, max_size=20).filter(lambda t: t.isprintable()), min_size=1),
-    st.booleans(),
-)
+@given(st.lists(st.text(PRINTABLE, min_size=1, max_size=20), min_size=1), st.booleans())
 def test_any_conversation_is_read_back(texts, with_system):
     tok = BPETokenizer.train(["abc abc"], vocab_size=257)
     roles = [("user", "assistant")[i % 2] for i in range(len(texts))]

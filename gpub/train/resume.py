@@ -83,7 +83,7 @@ class RunState:
             step=saved.step,
             tokens=state["tokens"],
             seconds=state["seconds"],
-            usd=state["usd"],
+            usd=state.get("usd", 0.0),  # 0.2 did not save it
             val_loss=state["val_loss"],
         )
 
