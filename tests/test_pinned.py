@@ -126,6 +126,6 @@ def test_a_run_refuses_shards_of_another_commit(hub, moved, tmp_path):
         return Trainer(RunOptions(*args, log=lambda line: None)).go()
 
     trained(folder / "o")
-    with pytest.raises(GpubError, match="holds another run: data") as e:
+    with pytest.raises(GpubError, match="holds another run: it learned another text") as e:
         trained(folder / "n")
     assert "\n" not in str(e.value)
