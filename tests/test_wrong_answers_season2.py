@@ -193,23 +193,65 @@ WRONG = {
                 ratios = np.array(without) / np.array(with_flag)
                 return abs(ratios.mean() - 1), ratios.std(ddof=1) / len(ratios) ** 0.5""",
     },
-    "fair_price": {
-        "the first row": """
-            def fair_price(tok_s, rows):
-                first = rows[0].usd_per_billion
-                return first * tok_s * 3600 / 1e9 if first else None""",
+    "first_alarm": {
+        "its own best stretch alone": """
+            def first_alarm(log, receipt):
+                speeds, best = [row["tok_s"] for row in log], 0
+                for rows in range(10, len(speeds) + 1):
+                    late = median(speeds[rows - 10 : rows])
+                    best = max(best, late)
+                    if late < 0.8 * best:
+                        return rows
+                return None""",
+        "the receipt alone": """
+            def first_alarm(log, receipt):
+                speeds = [row["tok_s"] for row in log]
+                for rows in range(10, len(speeds) + 1):
+                    if receipt and median(speeds[rows - 10 : rows]) < 0.8 * receipt:
+                        return rows
+                return None""",
         "the mean": """
-            def fair_price(tok_s, rows):
-                priced = [r.usd_per_billion for r in rows if r.usd_per_billion]
-                return sum(priced) / len(priced) * tok_s * 3600 / 1e9 if priced else None""",
-        "a minute": """
-            def fair_price(tok_s, rows):
-                priced = [r.usd_per_billion for r in rows if r.usd_per_billion]
-                return min(priced) * tok_s * 60 / 1e9 if priced else None""",
-        "zero without a price": """
-            def fair_price(tok_s, rows):
-                priced = [r.usd_per_billion for r in rows if r.usd_per_billion]
-                return min(priced, default=0) * tok_s * 3600 / 1e9""",
+            def first_alarm(log, receipt):
+                speeds, best = [row["tok_s"] for row in log], receipt or 0
+                for rows in range(10, len(speeds) + 1):
+                    late = sum(speeds[rows - 10 : rows]) / 10
+                    best = max(best, late)
+                    if late < 0.8 * best:
+                        return rows
+                return None""",
+        "one slow row": """
+            def first_alarm(log, receipt):
+                best = receipt or 0
+                for rows, row in enumerate(log, 1):
+                    best = max(best, row["tok_s"])
+                    if row["tok_s"] < 0.8 * best:
+                        return rows
+                return None""",
+        "from the first row on": """
+            def first_alarm(log, receipt):
+                speeds, best = [row["tok_s"] for row in log], receipt or 0
+                for rows in range(1, len(speeds) + 1):
+                    late = median(speeds[max(0, rows - 10) : rows])
+                    best = max(best, late)
+                    if late < 0.8 * best:
+                        return rows
+                return None""",
+        "only the end of the log": """
+            def first_alarm(log, receipt):
+                speeds = [row["tok_s"] for row in log]
+                if len(speeds) < 10:
+                    return None
+                late = [median(speeds[n - 10 : n]) for n in range(10, len(speeds) + 1)]
+                best = max([receipt or 0, *late])
+                return len(log) if late[-1] < 0.8 * best else None""",
+        "its first row is its best": """
+            def first_alarm(log, receipt):
+                speeds = [row["tok_s"] for row in log]
+                best = receipt or speeds[0]
+                for rows in range(10, len(speeds) + 1):
+                    if median(speeds[rows - 10 : rows]) < 0.8 * best:
+                        return rows
+                return None""",
     },
     "last_worth": {
         "the last phase": """
