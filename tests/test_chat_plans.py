@@ -79,7 +79,7 @@ def die(name, step):
     if name == phase and str(step) == moment:
         os.kill(os.getpid(), signal.SIGKILL)
 
-look, log, judge = PhaseRunner.look, OpenRun.log_step, gpub.plans.runner.judge_phase
+look, log, judge = PhaseRunner.look, OpenRun._log_step, gpub.plans.runner.judge_phase
 def looked(self, s):
     die("base", s.n)
     return look(self, s)
@@ -90,7 +90,7 @@ def written(self, s):
 def judged(out, plan, p, *more):
     die(p.name, "verdict")
     return judge(out, plan, p, *more)
-PhaseRunner.look, OpenRun.log_step, gpub.plans.runner.judge_phase = looked, written, judged
+PhaseRunner.look, OpenRun._log_step, gpub.plans.runner.judge_phase = looked, written, judged
 from gpub.cli.main import main
 main()
 """

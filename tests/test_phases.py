@@ -324,7 +324,7 @@ def test_money_that_came_later(text, tmp_path, straight):
 def clockwork(monkeypatch):
     "A machine at a dollar a second: 50 s to get ready, 10 a step, 30 a checkpoint, 5 a validation"
     now = [0.0]
-    parts = (RunRows, "read", 10), (trainer.OpenRun, "write_checkpoint", 30)
+    parts = (RunRows, "read", 10), (trainer.OpenRun, "_write_checkpoint", 30)
 
     def ledger(d, usd, step=0, since=None, paid=False):
         now[0] += 40

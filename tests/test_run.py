@@ -872,16 +872,16 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         return whole(*args, **options)
 
     monkeypatch.setattr(learner, "train", noted)
-    logs = OpenRun.log_step
+    logs = OpenRun._log_step
 
     def stops(run, s):
         logs(run, s)
         if s.n == 10:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(OpenRun, "log_step", stops)
+    monkeypatch.setattr(OpenRun, "_log_step", stops)
     assert gpub(*argv) == 130
-    monkeypatch.setattr(OpenRun, "log_step", logs)
+    monkeypatch.setattr(OpenRun, "_log_step", logs)
     monkeypatch.setattr(
         kernels, "forward_backward_seconds", lambda *a: pytest.fail("measured again")
     )

@@ -112,11 +112,11 @@ def test_a_killed_command_goes_on_to_the_same_bits(talker, tmp_path, method):
     program = (
         "import os, signal, sys\n"
         "from gpub.train.trainer import OpenRun\n"
-        "log_step = OpenRun.log_step\n"
+        "log_step = OpenRun._log_step\n"
         "def log_and_die(self, s):\n"
         "    log_step(self, s)\n"
         "    if s.n == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "OpenRun.log_step = log_and_die\n"
+        "OpenRun._log_step = log_and_die\n"
         "from gpub.cli.main import main\n"
         "main()\n"
     )
@@ -595,7 +595,7 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
     "Pinned where that is free, else said in one line; the bits are those of an undisturbed run"
     command, words = METHODS["sft"]
     words = [talker, *words, "--steps", 6, "--every", 2, "--device", "cpu", "--out"]
-    threads, real = torch.get_num_threads(), OpenRun.log_step
+    threads, real = torch.get_num_threads(), OpenRun._log_step
     used = []
 
     def stopped_at_three(self, s):
@@ -605,7 +605,7 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
         real(self, s)
 
     def cut(folder):
-        monkeypatch.setattr(OpenRun, "log_step", stopped_at_three)
+        monkeypatch.setattr(OpenRun, "_log_step", stopped_at_three)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         assert isinstance(typed(command, *words, folder).exception, Interrupted)
         return folder
@@ -614,7 +614,7 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
         monkeypatch.setattr(f"{room}.usable_cores", lambda: 2)
     try:
         pinned, forced = cut(tmp_path / "pinned"), cut(tmp_path / "forced")
-        monkeypatch.setattr(OpenRun, "log_step", real)
+        monkeypatch.setattr(OpenRun, "_log_step", real)
         done(command, *words, tmp_path / "whole")
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         said = done(command, *words, forced)

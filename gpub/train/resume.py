@@ -33,21 +33,21 @@ from .task import TrainingTask
 
 # %% ../../nbs/lib/train/resume.ipynb #7e50a006
 def open_config(
-    out: Path,  # the run folder
-    identity: dict,  # what makes two runs the same
+    task: TrainingTask,
     about: dict,  # the rest of a new config.json
-    changeable: Collection[str],  # settings of `train` that may be others than before
-    data: dict,  # {"data": its place now} where config.json keeps the options
 ) -> dict:
     """Return the configuration in force, and let config.json learn of another end or another place
     of the data; raises `GpubError` where the folder holds another run"""
+    out = task.out
+    identity = task.identity()
+    changeable = task.options.changeable
     config = open_folder(out, identity, about, changeable)
     _check_types(out, config)
     now = json.loads(json.dumps(identity["train"]))
     changed = {k: now[k] for k in SCHEDULE if k in changeable and config["train"].get(k) != now[k]}
     updated = config | dict(train=config["train"] | changed)
     if isinstance(config.get("options"), dict):
-        updated["options"] = config["options"] | data
+        updated["options"] = config["options"] | task.data_location()
     if updated != config:
         write_atomic(out / "config.json", json.dumps(updated, indent=1) + "\n")
     return updated

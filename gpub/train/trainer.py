@@ -6,13 +6,13 @@
 __all__ = ['Trainer', 'OpenRun']
 
 # %% ../../nbs/lib/train/trainer.ipynb #5f3c87cc
+# In the order in which it happens: `Trainer.opened` takes the folder and goes on from its newest
+# whole checkpoint, or begins; `OpenRun.steps` makes the steps, each followed by what is due: a row
+# with its validation, a text, a checkpoint, so that the log has a step before its checkpoint
+# exists; then `opened` writes the bill. What is learned, validated and sampled is a `TrainingTask`:
+# `pretraining.Pretraining`, or that of a `tune.steps.Tuner`, which is this trainer too.
 # The way to a gradient: `Trainer.go` > `OpenRun.steps` > `loop.train`, which `Learner.take_steps`
-# puts together > `memory.forward_backward` > `.backward()`. What follows a step stands in `steps`:
-# a row with its validation (`log_step`), a text (`write_samples`), a checkpoint (`save`); so the
-# log has a step before its checkpoint exists.
-# After a kill the same call goes on from the newest whole checkpoint (`restore_or_begin`). What is
-# learned, validated and sampled is a `TrainingTask`: `pretraining.Pretraining`, or that of a
-# `tune.steps.Tuner`, which is this trainer too.
+# puts together > `memory.forward_backward` > `.backward()`.
 
 import secrets
 import shlex
@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -66,6 +66,17 @@ class Trainer:
         # when the bill of the first call begins; a later one's begins with the call
         self.started_at = options.started_at or time.perf_counter()
 
+    @cached_property
+    def task(self) -> TrainingTask:
+        "What is learned, read when it is first asked for, before anything is written"
+        check_tracker(self.options.track)
+        use_threads()  # of the whole process
+        return self.read_task()
+
+    def read_task(self) -> TrainingTask:
+        "Read what is learned; raises `GpubError` for what makes no sense"
+        return read_pretraining(self.options, self.world)
+
     def go(self) -> Path:
         "Train to the end and return the run folder; raises as `opened` does"
         with self.opened() as run:
@@ -80,30 +91,31 @@ class Trainer:
 
         Whoever leaves the block before the end saves nothing: the next call goes on from the newest
         checkpoint. What the block itself raises passes as it is"""
-        self.task  # read outside `disk_errors`: it is about the folder that is written to
-        with ExitStack() as held:  # what `_open` opens, closed in the opposite order
+        task = self.task  # read outside `disk_errors`: it is about the folder that is written to
+        with ExitStack() as held:  # what is opened, closed from the last to the first
             with disk_errors(self.out):
                 run = self._open(held)
-            yield run
+            held.enter_context(explain_lost_process(self.world, self.command))
+            held.enter_context(keep_smaller_cut(self.out, task.cfg))
+            try:
+                yield run
+            finally:
+                run.ledger.switch("save")  # what follows the last step is booked as saving
             with disk_errors(self.out):
-                self._finish(run)
-
-    def read_task(self) -> TrainingTask:
-        "Read what is learned; raises `GpubError` for what makes no sense"
-        return read_pretraining(self.options, self.world)
-
-    @cached_property
-    def task(self) -> TrainingTask:
-        "What is learned, read when it is first asked for, before anything is written"
-        check_tracker(self.options.track)
-        use_threads()  # of the whole process
-        return self.read_task()
+                # all processes hear here whether the last write failed. Where the block raised, the
+                # saver's own end waits, and only logs a failure
+                self.world.on_main(run.saver.wait)
+                if run.state.step == task.cfg.steps:
+                    self.world.on_main(task.finish, run.config, run.ledger.usd())
+                    run.ledger.flush()
+                    self.world.on_main(run.saver.wait)  # bill and report are in the mirror too
 
     def _open(self, held: ExitStack) -> "OpenRun":
-        "Lock the folder, go on from its newest checkpoint or begin, and open what is written to"
+        "Take the folder, go on from its newest checkpoint or begin, and open what is written to"
+        task = self.task
+        options = self.options
         started_at = self.started_at or time.perf_counter()
         self.started_at = None
-        task = self.task
         # 1) signals, processes, and a folder that is this run's alone
         stop_requested = held.enter_context(stop_flag(task.log))
         held.enter_context(self.world.joined(task.device))
@@ -117,18 +129,20 @@ class Trainer:
             config = self.world.on_main(self._write_config, model)
         learner, state = restore_or_begin(task, model, config, folder)
         self.world.on_main(self._cut_files, state.step)
-        # 3) who writes. All is closed from the last to the first: what follows the steps is booked
-        # as saving; an error is explained while the processes are joined; the curves end; the saver
-        # ends its last write, which the ledger has counted when it is written; then the folder is
-        # free
-        ledger = self._open_ledger(held, state.step, started_at)
+        # 3) who writes: the ledger first, since it counts what the others' ends take
+        ledger_dir = self.out if self.world.main else None  # the other processes only count
+        ledger = Ledger(ledger_dir, options.usd_per_hour, state.step, started_at, options.paid)
+        held.callback(self._close_ledger, ledger)
+        if ledger.gap_note():
+            task.log(ledger.gap_note())
+        curves = "none"
         if state.step < task.cfg.steps:
             task.log(_outlook(task, config, learner, state.step))
+            if self.world.main:
+                curves = options.track
         saver = held.enter_context(self._make_saver(learner.place))
-        journal = self._open_journal(held, config, state.step)
-        held.enter_context(explain_lost_process(self.world, self.command))
-        held.enter_context(keep_smaller_cut(self.out, task.cfg))
-        held.callback(ledger.switch, "save")
+        track = tracker(curves, self.out, config, config["run_id"], task.log)
+        held.enter_context(closing(track))
         return OpenRun(
             task=task,
             folder=folder,
@@ -136,23 +150,12 @@ class Trainer:
             learner=learner,
             state=state,
             ledger=ledger,
-            journal=journal,
+            journal=Journal(self.out, track, task.progress),
             saver=saver,
             stop_requested=stop_requested,
             command=self.command,
             held=held,
         )
-
-    def _finish(self, run: "OpenRun") -> None:
-        "Wait for the last write; after the last step, write bill and report, for the mirror too"
-        run.ledger.switch("save")
-        # all processes hear here whether the last write failed. Where the block raised, the saver's
-        # own end waits, and only logs a failure
-        self.world.on_main(run.saver.wait)
-        if run.state.step == run.task.cfg.steps:
-            self.world.on_main(run.task.finish, run.config, run.ledger.usd())
-            run.ledger.flush()
-            self.world.on_main(run.saver.wait)
 
     def _lock_folder(self, folder: Run, held: ExitStack) -> None:
         "Lock the folder, bring back what a mirror has, and cut a ledger's last line if it is half"
@@ -165,7 +168,7 @@ class Trainer:
         "Return what config.json says; raises `GpubError` where it is another run's"
         if not (self.out / "config.json").exists():
             return None
-        return self._open_config(about={})
+        return open_config(self.task, about={})
 
     def _write_config(self, model: Decoder) -> dict:
         "Write a new config.json"
@@ -185,16 +188,7 @@ class Trainer:
             unit=facts.unit,
             **facts.more,
         )
-        return self._open_config(about)
-
-    def _open_config(self, about: dict) -> dict:
-        return open_config(
-            out=self.out,
-            identity=self.task.identity(),
-            about=about,
-            changeable=self.options.changeable,
-            data=self.task.data_location(),
-        )
+        return open_config(task, about)
 
     def _cut_files(self, step: int) -> None:
         "Let LATEST, tokenizer and logs be those of the step that the run goes on from"
@@ -202,28 +196,9 @@ class Trainer:
         self.task.tok.save(self.out)
         cut_records(self.out, step)
 
-    def _open_ledger(self, held: ExitStack, step: int, started_at: float) -> Ledger:
-        "Open the ledger of process 0; the other processes only count"
-        options = self.options
-        ledger_dir = self.out if self.world.main else None
-        ledger = Ledger(ledger_dir, options.usd_per_hour, step, started_at, options.paid)
-        held.callback(self._close_ledger, ledger)
-        if ledger.gap_note():
-            self.task.log(ledger.gap_note())
-        return ledger
-
     def _close_ledger(self, ledger: Ledger) -> None:
         with disk_errors(self.out):
             ledger.flush()
-
-    def _open_journal(self, held: ExitStack, config: dict, step: int) -> Journal:
-        "Open log and samples; process 0 draws the curves, if there are steps left"
-        task = self.task
-        has_curves = self.world.main and step < task.cfg.steps
-        curves = self.options.track if has_curves else "none"
-        track = tracker(curves, self.out, config, config["run_id"], task.log)
-        held.enter_context(closing(track))
-        return Journal(self.out, track, task.progress)
 
     def _make_saver(self, place: Placement) -> Saver:
         "Make what saves: in process 0, or in every process where each has a slice of the model"
@@ -251,9 +226,6 @@ class OpenRun:
     stop_requested: threading.Event  # saves after the step that is on its way, and ends
     command: str  # how to go on after an interruption
     held: ExitStack  # closed when the run is left
-    # that the newest step's numbers and weights are finite is known; False: whoever reads the steps
-    # may have changed the weights since
-    is_checked: bool = field(default=False, init=False)
 
     def __post_init__(self):
         self.watch = Stopwatch(self.state.step, self.state.seconds)
@@ -272,7 +244,7 @@ class OpenRun:
             objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
             with disk_errors(task.out):
-                self.write_samples(0)
+                self._write_samples(0)
         self.ledger.switch("train")
         for step in self.learner.take_steps(objective, state.step, state.tokens):
             if step.n != state.step + 1:
@@ -281,19 +253,17 @@ class OpenRun:
             state.step = step.n
             state.tokens = step.tokens
             is_last = step.n == task.cfg.steps
-            self.is_checked = False
             with disk_errors(task.out):
                 self.ledger.mark_step(step.n)
                 if step.n % task.cfg.log_every == 0 or step.n in task.eval_steps:
-                    self.log_step(step)
+                    self._log_step(step)
                 # all stop after the same step: the CPUs wait for each other here, no GPU does
                 stopping = task.world.any(self.stop_requested.is_set())
                 if step.n in task.sample_steps:
-                    self._check(step)
-                    self.write_samples(step.n)
-                if step.n % task.save_every == 0 or is_last or stopping:
-                    self.save(step)
-            self.is_checked = False
+                    self._checked_row(step)
+                    self._write_samples(step.n)
+            if step.n % task.save_every == 0 or is_last or stopping:
+                self.save(step)
             if stopping and not is_last:
                 task.world.on_main(self.saver.await_last_write)  # it is saved when we say so
                 raise Interrupted(
@@ -307,14 +277,10 @@ class OpenRun:
             self.watch.leave_out(since=self.idle_since)
             self.ledger.switch("train")
 
-    def log_step(
-        self,
-        step: TrainStep,  # the newest
-    ) -> None:
+    def _log_step(self, step: TrainStep) -> None:
         "Write a row of log.jsonl, with a validation where one is due"
         task = self.task
-        self._check(step)
-        row = step.row()
+        row = self._checked_row(step)
         tok_s = (step.tokens - self.logged_tokens) / self.watch.seconds_since_row()
         self.logged_tokens = step.tokens
         row["tok_s"] = round(tok_s)
@@ -335,11 +301,8 @@ class OpenRun:
         self.watch.mark_row()
         self.state.row = row
 
-    def write_samples(
-        self,
-        n: int,  # steps done
-    ) -> None:
-        "Write what the model makes of its prompts to samples.jsonl"
+    def _write_samples(self, n: int) -> None:
+        "Write what the model makes of its prompts after `n` steps to samples.jsonl"
         with self._set_aside("eval"):
             for prompt, text in self.task.sample(self.learner, self.config["prompt"]):
                 if self.task.world.main:
@@ -356,21 +319,18 @@ class OpenRun:
             raise GpubError(
                 f"step {step.n} is over: only the newest, {self.state.step}, can be saved"
             )
-        self._check(step)
+        self._checked_row(step)
         with disk_errors(self.task.out):
             with self._set_aside("save"):
                 if self.saved_step != step.n:
                     self.ledger.flush()  # the checkpoint notes how long the ledger is
-                    self.write_checkpoint(step)
+                    self._write_checkpoint(step)
                 if wait:
                     self.task.world.on_main(self.saver.wait)
-            self.saved_step = step.n  # now: `wait` may have raised
+            self.saved_step = step.n  # not before: `wait` may have raised
             self.ledger.flush()  # the time that saving took
 
-    def write_checkpoint(
-        self,
-        step: TrainStep,  # the newest, checked
-    ) -> None:
+    def _write_checkpoint(self, step: TrainStep) -> None:
         "Hand everything that a resume needs to the saver"
         task = self.task
         learner = self.learner
@@ -397,13 +357,12 @@ class OpenRun:
         else:
             task.world.on_main(self.saver.save, step.n, model, optimizer, state, milestone)
 
-    def _check(self, step: TrainStep) -> None:
-        """Raise `Diverged` where the step's numbers, or the weights they led to, are none; it says
-        what to do, and where the last good weights are"""
-        if self.is_checked:
-            return
+    def _checked_row(self, step: TrainStep) -> dict:
+        """Return the step's numbers; raises `Diverged` where they, or the weights they led to, are
+        none: it says what to do, and where the last good weights are. Nothing is remembered of it:
+        whoever reads the steps may have changed the weights since"""
         try:
-            step.row()  # raises it for a loss that is no number
+            row = step.row()
             if not self.learner.is_finite():
                 raise Diverged(f"the weights are not numbers after step {step.n}")
         except Diverged as e:
@@ -412,7 +371,7 @@ class OpenRun:
                 f"{e}: stopped; start again in another folder with a lower learning rate; the "
                 f"last good checkpoint is {good}"
             ) from None
-        self.is_checked = True
+        return row
 
     def _last_good(self) -> str | None:
         "Find the newest checkpoint when the last write has ended; what fails is only logged"
@@ -436,7 +395,7 @@ class OpenRun:
 
     @contextmanager
     def _set_aside(self, kind: str) -> Iterator[None]:
-        "Time spent inside has a kind of its own and is not the throughput's"
+        "Book the time spent inside as this kind in the ledger, and leave it out of tok/s"
         with self.ledger.span(kind), self.watch.pause():
             yield
 
