@@ -785,27 +785,26 @@ def wins_needed(chance):
     return n + 1
 """,
     ],
-    ("06_talk", "tournament"): [
-        # without a coin
+    ("06_talk", "chance_to_see"): [
+        # one side only
         """
-def tournament(first, second, judge, seed):
-    verdicts = [judge(a, b) for a, b in zip(first, second)]
-    return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
+def chance_to_see(share, n, p, sign_test):
+    tails = [sum(math.comb(n, j) for j in range(k, n + 1)) / 2**n for k in range(n + 1)]
+    seen = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    return sum(chance for chance, tail in zip(seen, tails) if tail < p)
 """,
-        # one coin for all
+        # counts what convinces of the other model, too
         """
-def tournament(first, second, judge, seed):
-    coin = np.random.default_rng(seed).integers(0, 2)
-    both = zip(second, first) if coin else zip(first, second)
-    verdicts = [judge(a, b) * (-1 if coin else 1) for a, b in both]
-    return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
+def chance_to_see(share, n, p, sign_test):
+    seen = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    return sum(chance for k, chance in enumerate(seen) if sign_test(k, n - k) < p)
 """,
-        # forgets to turn the verdict round
+        # at most instead of below
         """
-def tournament(first, second, judge, seed):
-    coins = np.random.default_rng(seed).integers(0, 2, len(first))
-    verdicts = [judge(b, a) if c else judge(a, b) for a, b, c in zip(first, second, coins)]
-    return verdicts.count(1), verdicts.count(0), verdicts.count(-1)
+def chance_to_see(share, n, p, sign_test):
+    ahead = range(n // 2 + 1, n + 1)
+    seen = {k: math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in ahead}
+    return sum(seen[k] for k in ahead if sign_test(k, n - k) <= p)
 """,
     ],
     ("06_talk", "asked_twice"): [
