@@ -136,6 +136,11 @@ def test_the_frame_shows_the_models_on_file(browser):
         amount, unit = re.search(r"Best: ([\d.]+)([BM]) parameters", said).groups()
         sizes.append(float(amount) * dict(B=1e9, M=1e6)[unit])
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1]
+    browser.run("$('answers').value = 6; $('weight').value = '3.4'; draw()")
+    law = PUBLISHED["Besiroglu 2024"]
+    n, _ = cheapest_size(law, float(law(ours[1], ours[2])), 3.4 * 365e9)
+    said = browser.run("$('said').textContent")
+    assert said.startswith("365B tokens served") and f"Best: {n / 1e6:.0f}M" in said
 
 
 def test_without_scripts_the_frame_shows_what_it_draws_first(browser):

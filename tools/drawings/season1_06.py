@@ -26,9 +26,9 @@ def roofline():
     d.text(110, 304, "waits for memory", "name")
     d.text(296, 304, "waits for arithmetic", "name")
     for x, y, name, heat in (
-        (64, 220, "add", "orange"),
+        (64, 220, "add: 1/12", "orange"),
         (124, 168, "GELU", "orange"),
-        (270, 100, "large matmul", "blue"),
+        (270, 100, "matmul: 341", "blue"),
     ):
         d.dot(x, y, f"heat-{heat}", 6)
         d.text(x + 12, y + 16, name, "note", "start")
@@ -106,6 +106,8 @@ def fusion():
     for i, op in enumerate(ops):
         box = d.box(14 + i * 95, 42, 86, 36, op, kind="warm")
         d.arrow((box.x + 22, 114), (box.x + 22, 78))
+        if op == "+ x":  # reads two
+            d.arrow((box.x + 10, 114), (box.x + 10, 78))
         d.arrow((box.x + 64, 78), (box.x + 64, 114))
     d.box(14, 114, 372, 30, "", "memory", "quiet")
     d.text(14, 180, "fused", "name", "start")
