@@ -1,16 +1,17 @@
 """A grown model beside its rivals, with three seeds, on lines of sums and on plays: the large shape
 from scratch at equal steps and at equal cost, and the small model that reads on at equal cost. And
-on plays alone: a model that grows in depth, with zeros and with copies; the large shape from
-scratch at other rates; a tiny model that is done before it grows. Filed as data/growing.json.
+on plays alone: a model that grows in depth, with zeros and with copies; all three at other rates; a
+tiny model that grows late, and with other recipes. Filed as data/growing.json.
 
-python tools/growing.py                                  about 20 minutes of one quiet core
-python tools/growing.py copies|read_on|rates|finished    some of the later parts alone
+python tools/growing.py                                  about 25 minutes of one quiet core
+python tools/growing.py copies|read_on|rates|twice|...    some of the later parts alone
 """
 
 import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -214,6 +215,27 @@ def filed_rates():
     return dict(factors=FACTORS, steps=steps, machine=machine("cpu"), **spent, rows=rows)
 
 
+def measured_twice(task, seed):
+    "The losses of the grown model and of the small one that reads on, both at twice the rate"
+    first, second = task.seeds(seed)
+    torch.manual_seed(seed)
+    small = Llama(task.small)
+    row = dict(seed=seed, small=task.learn(small, task.steps_small, first))
+    times = flops_per_token(task.large) / flops_per_token(task.small)
+    grown = grow(small, task.large)
+    row["grown"] = task.learn(grown, task.steps_large, second, 2.0)
+    row["read_on"] = task.learn(small, round(task.steps_large * times), second, 2.0)
+    row = {name: round(value, 3) for name, value in row.items()}
+    print("twice,", task.unit, row, flush=True)
+    return row
+
+
+def filed_twice():
+    "The other two of plays at the rate at which the large shape from scratch was best; one seed"
+    rows = [measured_twice(Plays(), seed) for seed in SEEDS[:1]]
+    return dict(machine=machine("cpu"), rows=rows)
+
+
 class Finished(Plays):
     "A tiny model of plays that reads until more reading hardly helps, and then grows"
 
@@ -226,10 +248,10 @@ class Finished(Plays):
         sizes = dict(d_model=64, n_layers=2, n_heads=4, n_kv_heads=4, d_ff=192)
         self.large = grown_config(self.small, **sizes)
 
-    def curve(self, model, steps, seed, factor=1.0):
+    def curve(self, model, steps, seed, factor=1.0, **recipe):
         "Train; rows of (step, loss on held-out plays) on the way, the last one of the end"
-        rates = dict(muon_lr=0.02 * factor, lr=0.006 * factor, warmup=10)
-        cfg = TrainConfig(steps=steps, batch_tokens=self.tokens, seed=seed, **rates)
+        recipe = dict(muon_lr=0.02 * factor, lr=0.006 * factor, warmup=10) | recipe
+        cfg = TrainConfig(steps=steps, batch_tokens=self.tokens, seed=seed, **recipe)
         rows, curve = RunRows(self.corpus, cfg, 64), []
         for step in train_next_token(model, rows.read, cfg):
             if step.n % (steps // 8) == 0 or step.n in (1, steps):
@@ -278,8 +300,78 @@ def filed_finished():
     return dict(**made, machine=machine("cpu"), **spent, rows=rows)
 
 
+QUIET = 15  # what the residual stream of the tiny model is divided by
+RECIPES = {  # name: (the model that grows, what is different while the large one trains)
+    "rate / 2": ("small", dict(factor=0.5)),
+    "rate / 4": ("small", dict(factor=0.25)),
+    "longer warm-up": ("small", dict(warmup=100)),
+    "AdamW's rate x 4": ("small", dict(lr=0.024)),  # of the embedding, which is also the head
+    "weight decay": ("small", dict(weight_decay=0.1)),
+    "weight decay all along": ("decayed", dict(weight_decay=0.1)),
+    "quiet stream": ("quiet", {}),
+    "quiet stream, rate / 4": ("quiet", dict(factor=0.25)),
+}
+
+
+@torch.no_grad()
+def quieter(model, by):
+    "A copy that computes the same with a residual stream divided by `by`"
+    copy = Llama(replace(model.cfg, norm_eps=model.cfg.norm_eps / by**2))
+    copy.load_state_dict(model.state_dict())
+    copy.tok.weight /= by
+    copy.norm.weight *= by
+    for block in copy.blocks:
+        block.attn.proj.weight /= by
+        block.ffn.down.weight /= by
+    return copy
+
+
+def stream_size(task, model):
+    "The root of the mean square of what the last block writes into the residual stream"
+    sizes = []
+
+    def note(block, read, written):
+        sizes.append(written.square().mean().sqrt().item())
+
+    hook = model.blocks[-1].register_forward_hook(note)
+    task.loss(model)
+    hook.remove()
+    return sum(sizes) / len(sizes)
+
+
+def measured_recipes(task, seed):
+    "The loss of the tiny model that grew when it was done, trained on with other recipes"
+    first, second = task.seeds(seed)
+    models = {}
+    for name, recipe in (("small", {}), ("decayed", dict(weight_decay=0.1))):
+        torch.manual_seed(seed)
+        models[name] = Llama(task.small)
+        task.curve(models[name], task.steps_small, first, **recipe)
+    models["quiet"] = quieter(models["small"], QUIET)
+    row = dict(seed=seed)
+    row |= {f"begins: {name}": task.loss(model) for name, model in models.items()}
+    row |= {f"stream: {name}": stream_size(task, model) for name, model in models.items()}
+    for name, (begins, recipe) in RECIPES.items():
+        small = models[begins]
+        torch.manual_seed(seed)
+        grown = grow(small, replace(task.large, norm_eps=small.cfg.norm_eps / 4))
+        row[name] = task.curve(grown, task.steps_large, second, **recipe)[-1][1]
+    torch.manual_seed(seed)
+    scratch = Llama(task.large)
+    row["scratch, weight decay"] = task.curve(scratch, 300, second, weight_decay=0.1)[-1][1]
+    row = {name: round(value, 3) for name, value in row.items()}
+    print("recipes,", task.unit, row, flush=True)
+    return row
+
+
+def filed_recipes():
+    "What helps a model that was nearly done before it grew; one seed"
+    rows = [measured_recipes(Finished(), seed) for seed in SEEDS[:1]]
+    return dict(quiet=QUIET, machine=machine("cpu"), rows=rows)
+
+
 LATER = dict(copies=filed_copies, read_on=filed_read_on, rates=filed_rates)
-LATER |= dict(finished=filed_finished)
+LATER |= dict(finished=filed_finished, twice=filed_twice, recipes=filed_recipes)
 
 
 def main():
