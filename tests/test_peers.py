@@ -29,7 +29,7 @@ from tools.bench.loader import bench_loader, bench_loader_table
 from tools.bench.prep import bench_text, shard_writing, stage_speeds, trove_way, usual_way
 from tools.bench.shakespeare import HFModel, ours, published_rate, random_windows, time_to
 from tools.bench.train import alone, gpub_steps, overhead
-from tools.kl_ends import chain_ends
+from tools.kl_ends import chain_ends, shared_ends
 
 ROOT = Path(__file__).parents[1]
 
@@ -113,6 +113,16 @@ def test_the_penalty_in_the_reward_ends_where_the_formula_says():
     formula = [float(preferred_end(float(p), 0.5)) for p in coins_nt.prod(1)]
     assert torch.allclose(ends, torch.tensor(formula).double(), atol=5e-3)
     assert not torch.allclose(chain_ends("k3", 0.5, coins_nt, 600), ends, atol=5e-3)
+
+
+def test_moved_together_one_toss_ends_as_alone_and_two_end_elsewhere():
+    toss_nt, two_nt = torch.tensor([[0.5]]), torch.tensor([[0.5, 0.5]])
+    for penalty in ("reward", "k3", "k3_ratio"):
+        alone = chain_ends(penalty, 0.25, toss_nt, 2000)
+        assert torch.allclose(shared_ends(penalty, 0.25, toss_nt), alone, atol=1e-3)
+    together = {name: float(shared_ends(name, 0.25, two_nt)) for name in ("reward", "k3_ratio")}
+    assert together["reward"] == together["k3_ratio"]  # no toss changes what the next one costs
+    assert together["reward"] > float(chain_ends("reward", 0.25, two_nt, 2000)) + 0.01
 
 
 @pytest.mark.full(instead="test_a_contender_in_a_process_of_its_own")

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from gpub.chat.sums import ANSWER_TOKENS, PROMPT_TOKENS, digits_of, draw_pairs, sum_ids
+from gpub.chat.sums import (
+    ANSWER_TOKENS,
+    PROMPT_TOKENS,
+    carries_of,
+    digits_of,
+    draw_pairs,
+    sum_ids,
+)
 from gpub.chat.template import EncodedChat
 from gpub.core import write_atomic
 from gpub.device import machine, use_threads
@@ -22,6 +29,11 @@ from gpub.tune.rollouts import answer_logprobs, one_per_row
 from gpub.tune.sums_world import SumsRecipe, SumsWorld, Trained
 
 
+def _asked(n: int) -> tuple[np.ndarray, np.ndarray]:
+    "The two numbers of each of n sums that no training asked"
+    return draw_pairs(n, np.random.default_rng(6), held_out=True)
+
+
 @torch.no_grad()
 def _right_path(
     world: SumsWorld,  # whose held-out sums are asked
@@ -29,7 +41,7 @@ def _right_path(
     n: int,  # sums
 ) -> torch.Tensor:  # (n, 5) probability of each token of the right answer, those before it given
     "How sure a model is of the right answer, token by token"
-    a, b = draw_pairs(n, np.random.default_rng(6), held_out=True)
+    a, b = _asked(n)
     ids = sum_ids(world.tok, a, b, digits_of(a + b, 4))
     learned = np.arange(PROMPT_TOKENS + ANSWER_TOKENS) >= PROMPT_TOKENS
     logprobs_nt = answer_logprobs(model.eval(), one_per_row([EncodedChat(r, learned) for r in ids]))
@@ -101,6 +113,30 @@ def chain_ends(
     return torch.sigmoid(logits_nt.detach()).prod(1)
 
 
+def shared_ends(
+    penalty: Penalty,  # which one is written
+    beta: float,  # price of a nat of distance
+    start_nt: torch.Tensor,  # (n, t) probability of each right token before training
+) -> torch.Tensor:  # (n,) probability that all are right, where training ends
+    """The end where a model can only move all log-odds by one shift, as one that shares its weights
+
+    It pays for every token, also for those after a wrong one: there it cannot be another model."""
+    before_nt = start_nt.double().clamp(1e-6, 1 - 1e-6)
+    logits_nt = torch.logit(before_nt)
+
+    def climbs(shift: float) -> bool:
+        p_nt = torch.sigmoid(logits_nt + shift)
+        gain = (p_nt.prod(1) * (1 - p_nt).sum(1)).mean()
+        pull_nt = p_nt - before_nt if penalty == "k3" else shift * p_nt * (1 - p_nt)
+        return bool(gain > beta * pull_nt.sum(1).mean())
+
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if climbs(middle) else (low, middle)
+    return torch.sigmoid(logits_nt + low).prod(1)
+
+
 _PENALTIES = ("reward", "k3", "k3_ratio")
 
 
@@ -147,13 +183,23 @@ def _measure_end(world: SumsWorld, cfg: GrpoConfig, steps: int, exact_steps: int
     learner = student_of(world, cfg.seed).model
     steps_of = _reinforced(world, student, cfg, steps)
     run = world.trained("grpo-long", learner, settings, steps_of, _right_now(world), 25)
-    ends_n = chain_ends(cfg.penalty, cfg.beta, _right_path(world, student, 500), exact_steps)
+    before_nt = _right_path(world, student, 500)
+    ends_n = chain_ends(cfg.penalty, cfg.beta, before_nt, exact_steps)
+    shared_n = shared_ends(cfg.penalty, cfg.beta, before_nt)
+    reached_n = _right_path(world, run.model, 500).prod(1)
+    carries_n = carries_of(*_asked(500))
+    by_carries = {
+        name: [float(x_n[carries_n == k].mean()) for k in range(4)]
+        for name, x_n in (("possible", ends_n), ("shared", shared_n), ("reached", reached_n))
+    }
     return dict(
         seed=cfg.seed,
         penalty=cfg.penalty,
         start=float(world.right_probs(student, 500).mean()),
         possible=float(ends_n.mean()),
+        shared=float(shared_n.mean()),
         reached=float(world.right_probs(run.model, 500).mean()),
+        by_carries=by_carries,
         kl=float(np.mean([row["kl"] for row in run.log[-10:]])),
         plays=world.text_loss(run.model),
         cpu=run.cpu,
