@@ -251,8 +251,9 @@ def test_the_tokenizer_that_adds_a_token_adds_one():
     assert [len(x) for x in AddsToken(tokenizer).encode_batch(["a plain text"])] == [len(ids) + 1]
 
 
-def test_the_receipt_of_the_planted_faults_is_whole():
-    receipt = read_json(planted_faults.RECEIPT, "examined")
+@pytest.mark.parametrize("file", [planted_faults.RECEIPT, planted_faults.WIDER_RECEIPT])
+def test_the_receipt_of_the_planted_faults_is_whole(file):
+    receipt = read_json(file, "examined")
     assert faults_of_rehearsal(receipt) == []
     assert receipt["questions"] == Rehearsal().questions and len(receipt["batch_losses"]) == 50
     answers = receipt["answers"]
@@ -275,7 +276,9 @@ def test_published_bits_and_scores_have_a_source_each(root):
     assert 4.5 < counted["bytes"] / counted["tokens"] < 4.8
 
 
-SHORT = llama_parts.Experiment(models=(1, 2), lengths=(1, 3), seeds=(0, 1), held_out=2_000)
+SHORT = llama_parts.Experiment(
+    models=(1, 2), lengths=(1, 3), seeds=(0, 1), other_peaks=(4e-3,), held_out=2_000
+)
 
 
 @pytest.fixture(scope="module")
@@ -286,9 +289,10 @@ def parts(tmp_path_factory):
 
 def test_the_parts_of_a_llama_are_trained_once_for_each_length_and_seed(parts):
     file, receipt = parts
-    told = [(run["n"], run["length"], run["seed"]) for run in receipt["runs"]]
-    assert told == [(n, length, seed) for n in (1, 2) for length in (1, 3) for seed in (0, 1)]
-    assert len({run["loss"] for run in receipt["runs"]}) == 8
+    told = [(run["n"], run["length"], run["seed"], run["peak"]) for run in receipt["runs"]]
+    at_the_pages = [(n, t, seed, 8e-3) for n in (1, 2) for t in (1, 3) for seed in (0, 1)]
+    assert told == at_the_pages + [(n, 1, seed, 4e-3) for n in (1, 2) for seed in (0, 1)]
+    assert len({run["loss"] for run in receipt["runs"]}) == 12
     assert receipt["characters_a_step"] == 16 * 128
 
 
@@ -300,6 +304,9 @@ def test_parts_on_file_are_not_trained_again(parts, tmp_path, monkeypatch):
     assert [run["loss"] for run in again["runs"]] == [run["loss"] for run in receipt["runs"]]
     monkeypatch.setattr(llama_parts, "train_one", None)  # not called again
     assert llama_parts.measure_parts(file, SHORT) == again
+    file.write_text(json.dumps(again | dict(text="another text")))
+    with pytest.raises(GpubError, match="another text"):
+        llama_parts.measure_parts(file, SHORT)
 
 
 def test_models_with_one_seed_read_the_same_windows_and_never_the_held_out_text():
@@ -314,6 +321,6 @@ def test_models_with_one_seed_read_the_same_windows_and_never_the_held_out_text(
 
 def test_the_receipt_of_the_parts_has_every_planned_run():
     receipt = read_json(llama_parts.RECEIPT, "runs")
-    told = [(run["n"], run["length"], run["seed"]) for run in receipt["runs"]]
+    told = [(run["n"], run["length"], run["seed"], run["peak"]) for run in receipt["runs"]]
     assert told == [*llama_parts.planned(llama_parts.Experiment())]
     assert receipt["text"] == "tiny shakespeare"

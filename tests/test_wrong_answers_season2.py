@@ -337,26 +337,31 @@ WRONG = {
                     if missed == looks:
                         return step""",
     },
-    "paired_range": {
-        "two separate errors": """
-            def paired_range(first, second):
-                one, error = mean_with_error(first)
-                two, other = mean_with_error(second)
-                both = 1.96 * (error**2 + other**2) ** 0.5
-                return two - one - both, two - one + both""",
-        "first minus second": """
-            def paired_range(first, second):
-                mean, error = mean_with_error(np.subtract(first, second))
-                return mean - 1.96 * error, mean + 1.96 * error""",
-        "one error instead of two": """
-            def paired_range(first, second):
-                mean, error = mean_with_error(np.subtract(second, first))
-                return mean - error, mean + error""",
-        "only the questions on which they differ": """
-            def paired_range(first, second):
-                gained = np.subtract(second, first)
-                mean, error = mean_with_error(gained[gained != 0])
-                return mean - 1.96 * error, mean + 1.96 * error""",
+    "cost_of_comparison": {
+        "questions of their own": """
+            def cost_of_comparison(first, second, points, usd):
+                variance = np.var(first, ddof=1) + np.var(second, ddof=1)
+                return usd * math.ceil(variance * (2.802 * 100 / points) ** 2)""",
+        "found half of the time": """
+            def cost_of_comparison(first, second, points, usd):
+                variance = np.subtract(second, first).var(ddof=1)
+                return usd * math.ceil(variance * (1.96 * 100 / points) ** 2)""",
+        "the spread for the variance": """
+            def cost_of_comparison(first, second, points, usd):
+                spread = np.subtract(second, first).std(ddof=1)
+                return usd * math.ceil(spread * (2.802 * 100 / points) ** 2)""",
+        "paid for each model": """
+            def cost_of_comparison(first, second, points, usd):
+                variance = np.subtract(second, first).var(ddof=1)
+                return 2 * usd * math.ceil(variance * (2.802 * 100 / points) ** 2)""",
+        "parts of a question": """
+            def cost_of_comparison(first, second, points, usd):
+                variance = np.subtract(second, first).var(ddof=1)
+                return usd * variance * (2.802 * 100 / points) ** 2""",
+        "points taken for shares": """
+            def cost_of_comparison(first, second, points, usd):
+                variance = np.subtract(second, first).var(ddof=1)
+                return usd * math.ceil(variance * (2.802 / points) ** 2)""",
     },
     "name_the_fault": {
         "by the size of the differences alone": """
@@ -391,23 +396,18 @@ WRONG = {
                     return "targets shifted"
                 return ("asked as a chat", "a token added")[bool(differences.mean() < -4)]""",
     },
-    "best_of": {
-        "chance": "def best_of(k, n, rounds=4000, seed=0):\n    return 0.25",
-        "the mean": """
-            def best_of(k, n, rounds=4000, seed=0):
-                right = np.random.default_rng(seed).binomial(n, 0.25, (rounds, k))
-                return float(right.mean() / n)""",
-        "the best of all rounds": """
-            def best_of(k, n, rounds=4000, seed=0):
-                right = np.random.default_rng(seed).binomial(n, 0.25, (rounds, k))
-                return float(right.max() / n)""",
-        "always two standard errors": """
-            def best_of(k, n, rounds=4000, seed=0):
-                return 0.25 + 2 * (k > 1) * (0.25 * 0.75 / n) ** 0.5""",
-        "a coin": """
-            def best_of(k, n, rounds=4000, seed=0):
-                right = np.random.default_rng(seed).binomial(n, 0.5, (rounds, k))
-                return float(right.max(1).mean() / n) - 0.25""",
+    "which_stand": {
+        "none": "def which_stand():\n    return dict.fromkeys('ABCDEFG', False)",
+        "one error for two scores": """
+            def which_stand():
+                return {letter: letter in "BCE" for letter in "ABCDEFG"}""",
+        "two errors for a pair": """
+            def which_stand():
+                return {letter: letter == "E" for letter in "ABCDEFG"}""",
+        "nats a token": """
+            def which_stand():
+                return {letter: letter in "BDE" for letter in "ABCDEFG"}""",
+        "a letter left out": "def which_stand():\n    return dict(B=True, E=True)",
     },
     "tokens_for": {
         "the floor forgotten": """

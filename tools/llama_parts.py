@@ -1,11 +1,12 @@
 """Does the gain of rotary positions last? Two models of season 2's chapter 1, trained longer.
 
-python tools/llama_parts.py     about 13 minutes of one quiet core; goes on after the last whole run
+python tools/llama_parts.py     about 15 minutes of one quiet core; goes on after the last whole run
 
 writes data/llama_parts.json. The page trains 150 steps of Shakespeare; here the same models, that
 the page's own cells define, are trained for 150, 500 and 1,500 steps, three seeds each, every run
 with a learning rate that ends at zero. All models with one seed read the same windows in the same
-order, which are the page's; 1,500 steps read the text about three times."""
+order, which are the page's; 1,500 steps read the text about three times. The shortest runs are
+trained at half and at twice the page's learning rate, too: is the gain one of the rate?"""
 
 import json
 import time
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gpub.core import read_json, write_atomic
+from gpub.core import GpubError, read_json, write_atomic
 from gpub.data.char import CharTokenizer
 from gpub.data.text import load_shakespeare
 from gpub.device import machine, seed_everything, use_threads
@@ -44,6 +45,7 @@ class Experiment:
     models: tuple[int, ...] = (1, 2)  # after so many steps of the page: without RoPE, with it
     lengths: tuple[int, ...] = (150, 500, 1_500)  # steps of training, each a run of its own
     seeds: tuple[int, ...] = (0, 1, 2)
+    other_peaks: tuple[float, ...] = (PEAK / 2, 2 * PEAK)  # for the shortest length
     held_out: int = 60_000  # characters to judge by
 
 
@@ -114,17 +116,18 @@ def train_one(
     n: int,  # after so many steps of the page
     length: int,  # steps of training
     seed: int,
+    peak: float,  # of the learning rate
     texts: Texts,
 ) -> dict:  # a row of the receipt
     "Train one model; return its loss on held-out text"
     seed_everything(seed)
     model = models.AfterSteps(tiny_config(texts.vocab_size), n)
-    settings = dict(lr=PEAK, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    settings = dict(lr=peak, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     opt = torch.optim.AdamW(model.parameters(), **settings)
     began = time.process_time()
     for step in range(length):
         for group in opt.param_groups:
-            group["lr"] = PEAK * min(1, (step + 1) / 20) * (1 - step / length)
+            group["lr"] = peak * min(1, (step + 1) / 20) * (1 - step / length)
         batch = batch_of(texts.train, step, seed)
         model.loss(batch[:, :-1], batch[:, 1:]).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -132,15 +135,20 @@ def train_one(
         opt.zero_grad()
     loss = judge(model, texts.held_out)
     cpu = round(time.process_time() - began, 1)
-    return dict(after=models.STEPS[n], n=n, length=length, seed=seed, loss=loss, cpu=cpu)
+    row = dict(after=models.STEPS[n], n=n, length=length, seed=seed, peak=peak)
+    return row | dict(loss=loss, cpu=cpu)
 
 
-def planned(plan: Experiment) -> Iterator[tuple[int, int, int]]:
-    "Every (steps of the page, steps of training, seed), a model's runs before the next model's"
+def planned(plan: Experiment) -> Iterator[tuple[int, int, int, float]]:
+    "Every (steps of the page, steps of training, seed, rate); other rates than the page's last"
     for n in plan.models:
         for length in plan.lengths:
             for seed in plan.seeds:
-                yield n, length, seed
+                yield n, length, seed, PEAK
+    for peak in plan.other_peaks:
+        for n in plan.models:
+            for seed in plan.seeds:
+                yield n, min(plan.lengths), seed, peak
 
 
 def measure_parts(
@@ -150,13 +158,15 @@ def measure_parts(
     "Train what the receipt lacks, and write it after each run"
     use_threads(1)
     runs = read_json(file, "runs")["runs"] if file.exists() else []
-    have = {(run["n"], run["length"], run["seed"]) for run in runs}
+    have = {(run["n"], run["length"], run["seed"], run["peak"]) for run in runs}
     models = page_models()
     texts = make_texts(plan)
-    for n, length, seed in planned(plan):
-        if (n, length, seed) in have:
+    if file.exists() and read_json(file, "runs")["text"] != texts.source:
+        raise GpubError(f"{file} is of another text than {texts.source}")
+    for n, length, seed, peak in planned(plan):
+        if (n, length, seed, peak) in have:
             continue
-        runs.append(train_one(models, n, length, seed, texts))
+        runs.append(train_one(models, n, length, seed, peak, texts))
         receipt = dict(
             command="python tools/llama_parts.py",
             text=texts.source,
@@ -165,8 +175,8 @@ def measure_parts(
             runs=runs,
         )
         write_atomic(file, json.dumps(receipt, indent=1) + "\n")
-        row = f"{models.STEPS[n]}, {length} steps, seed {seed}: {runs[-1]['loss']:.4f}"
-        print(row, flush=True)
+        row = f"{models.STEPS[n]}, {length} steps, peak {peak}, seed {seed}"
+        print(f"{row}: {runs[-1]['loss']:.4f}", flush=True)
     return read_json(file, "runs")
 
 

@@ -1,14 +1,15 @@
 """A good loss beside a bad score: which faults make that, and which question finds each?
 
-GPUB_DATA=folder python -m tools.planted_faults     two or three minutes of one quiet core
+GPUB_DATA=folder python -m tools.planted_faults     two or three minutes of one quiet core each
 
-writes data/planted_faults.json. One small Llama is trained on web text and asked how held-out texts
-go on: four continuations, one of them the real one. Then it is asked again with one fault planted:
-its rotary layout changed as an export may change it, a tokenizer that adds a token, a harness that
-scores the next target, an option of the harness that puts every question as a chat. Each time four
-instruments of season 2's third chapter are read. The weights are the same throughout, so a change
-comes from the fault alone. The losses of single training batches are filed as well: what a run
-reports when it has no validation loss."""
+writes data/planted_faults.json and planted_faults_wider.json, whichever is not there: the second is
+of a wider model from another seed. One small Llama is trained on web text and asked how held-out
+texts go on: four continuations, one of them the real one. Then it is asked again with one fault
+planted: its rotary layout changed as an export may change it, a tokenizer that adds a token, a
+harness that scores the next target, an option of the harness that puts every question as a chat.
+Each time four instruments of season 2's third chapter are read. The weights are the same
+throughout, so a change comes from the fault alone. The losses of single training batches are filed
+as well: what a run reports when it has no validation loss."""
 
 import copy
 import json
@@ -38,7 +39,9 @@ from gpub.train.config import TrainConfig
 from gpub.train.loop import evaluate, train_next_token
 from tools.mixing import take
 
-RECEIPT = Path(__file__).resolve().parents[1] / "data/planted_faults.json"
+DATA = Path(__file__).resolve().parents[1] / "data"
+RECEIPT = DATA / "planted_faults.json"
+WIDER_RECEIPT = DATA / "planted_faults_wider.json"
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class Rehearsal:
     gate: int = 32  # windows for the loss through the harness
     filed: int = 10  # questions whose answers are filed with their nats
     seed: int = 0
+
+
+WIDER = Rehearsal(width=128, seed=1)
 
 
 @dataclass(frozen=True)
@@ -270,7 +276,9 @@ def rehearse_faults(
 def main() -> None:
     if corpus_file("edu") is None:
         raise GpubError("$GPUB_DATA has no corpus edu")
-    rehearse_faults(stored_documents("edu"))
+    for file, setup in ((RECEIPT, Rehearsal()), (WIDER_RECEIPT, WIDER)):
+        if not file.exists():
+            rehearse_faults(stored_documents("edu"), file, setup)
 
 
 if __name__ == "__main__":
