@@ -236,6 +236,21 @@ def test_gates_stop_the_walk_and_can_be_passed_by_hand(whole, tmp_path):
     assert "accepted by hand" in [v for v in verdicts(out) if v["phase"] == "dpo"][-1]["reason"]
 
 
+def test_every_pair_that_the_reference_reads_is_in_the_forecast():
+    "Also those that no step comes to; and the held-out ones, at every checkpoint"
+    plan, machine = read_plan("burn-1b-chat"), machine_for("burn-1b", "A100-80")
+    sets = [replace(s, records=2 * s.records) for s in plan.sets]
+    told = forecast_plan(plan, machine)[1]
+    larger = forecast_plan(replace(plan, sets=tuple(sets)), machine)[1]
+    reads = 61_135 * 1000 / (3 * machine.tok_s("off") / 2)  # a forward pass, at half the speed
+    assert told.judging == pytest.approx(reads) and told.reading < larger.judging
+    assert larger.judging == pytest.approx(2 * reads) and larger.reading == told.reading
+    assert larger.other - told.other == pytest.approx(10 * 0.05 * reads)
+    # a plan that does not say how long its sets are: the pairs that are learned from
+    silent = replace(plan, sets=tuple(replace(s, records=None) for s in plan.sets))
+    assert forecast_plan(silent, machine)[1].judging == pytest.approx(told.reading / 3)
+
+
 @pytest.mark.parametrize("card", ["A100-80", "H100", "H200"])
 def test_the_1b_finishes_within_budgets_that_follow_from_the_forecast(card):
     plan, machine = read_plan("burn-1b-chat"), machine_for("burn-1b", card)
@@ -271,6 +286,21 @@ def test_show_names_cards_sets_gates_and_off_ramps():
     told = typed("burn-1b-chat", "--show", "--gpu", "A100-80").output
     assert "assumed" in told and "h reading" in told
     assert "chat-toy" in typed("--help").output
+
+
+def test_a_price_that_nobody_gave_is_told_with_its_date(tmp_path):
+    "A run on a card without a price says which one it counts in, and that there is a newer one"
+    words = ["chat-toy", "--until", "nowhere", "--out", tmp_path / "run", "--gpu", "A100-80"]
+    said = typed(*words).output
+    assert "assumed to cost $1.49 an hour (RunPod, 2026-04-07, on demand)" in said
+    assert "--usd-per-hour" in said and "RunPod asked $1.79 on 2026-11-09" in said
+    assert "assumed to cost" in typed("burn-1b-chat", "--show", "--gpu", "A100-80").output
+    assert "assumed to cost" not in typed(*words, "--usd-per-hour", "2").output
+    without = typed(*words[:-2])
+    assert without.exception and "assumed to cost" not in without.output
+    asked = typed("chat-toy", "--device", "cpu", "--out", tmp_path / "run")
+    assert "what does this machine cost?" in str(asked.exception)
+    assert not (tmp_path / "run").exists()
 
 
 def test_names_in_the_help_are_those_of_the_plans():

@@ -469,13 +469,13 @@ def test_the_preflight_prices_the_steps_up_to_where_the_page_stops(stop, tmp_pat
 def test_the_figures_of_the_readme_are_those_of_the_forecast(root):
     "Hours and dollars of both pages, at the price that it names"
     text = (root / "README.md").read_text(encoding="utf-8")
-    table = re.findall(r"([\d.]+) hours, \$([\d.]+)", text.partition("an A100 80GB at $1.50")[2])
+    table = re.findall(r"([\d.]+) hours, \$([\d.]+)", text.partition("an A100 80GB at $1.79")[2])
     talk, smol = read_plan("burn-1b-chat"), bases.PUBLIC_BASES[1]
     tuned = bases.fit_plan(talk, smol.name, smol.config, "llama")
     for (hours, usd), (plan, until) in zip(
-        table, [(read_plan("burn-1b"), "push"), (tuned, None), (talk, None)], strict=True
+        table, [(read_plan("burn-1b"), "push"), (tuned, "dpo"), (talk, "dpo")], strict=True
     ):
-        machine = machine_for(plan.priced_model, "A100-80", 1.5)
+        machine = machine_for(plan.priced_model, "A100-80", 1.79)
         forecasts = forecast_plan(plan, machine, until)
         assert float(usd) == pytest.approx(forecasts[-1].total, abs=0.006)
         assert float(hours) == pytest.approx(sum(f.hours for f in forecasts), abs=0.51)

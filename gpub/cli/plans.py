@@ -265,13 +265,21 @@ def _price_asked(
     gpu: str | None,  # a card
     usd_per_hour: float | None,  # what was said that the machine costs
 ) -> float | None:  # dollars an hour; None: nobody said anything
-    "The price that was said, or else the card's, which is told"
+    "The price that was said, or else the card's: assumed, and told with its date and a newer one"
+    from gpub.plans.gpus import find_card
     from gpub.plans.prices import find_price
+    from gpub.plans.published import lookup
 
     if not gpu or usd_per_hour is not None:
         return usd_per_hour
     rate, where = find_price(gpu)
-    click.echo(f"{gpu}: ${rate:.2f} an hour, {where}")
+    click.echo(
+        f"{gpu}: assumed to cost ${rate:.2f} an hour ({where}), and every budget is counted in "
+        "that: give the price that your machine shows with --usd-per-hour"
+    )
+    newer = {row["gpu"]: row for row in lookup("autumn/prices")}.get(find_card(gpu).name)
+    if newer:
+        click.echo("{provider} asked ${usd_per_hour:.2f} on {date}".format(**newer))
     return rate
 
 
@@ -307,6 +315,7 @@ def _show_plan(
     machine = machine_for(plan.priced_model, gpu, usd_per_hour) if gpu else None
     click.echo(plan_text(plan, machine, allowed.until))
     if machine:
+        _price_asked(gpu, usd_per_hour)
         priced = price_plan(plan, machine, allowed.until).with_more(allowed.more)
         folder = talk_folder(name, base) if plan.tuned else "train_1b"
         place = PaidPlace(folder=folder, base=base or "")

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['GATE_AFTER', 'SPARE_SECONDS', 'SPARE_SHARE', 'COMPARED_CARDS', 'Overheads', 'TuningCosts', 'tokens_per_step',
-           'judged_share', 'PhaseForecast', 'phase_tok_s', 'forecast_plan', 'dollars_needed', 'spare_usd', 'price_plan',
-           'plan_fate', 'refuse_hopeless', 'ending_line', 'compare_cards', 'off_ramps', 'anneal_text', 'plan_text']
+           'set_tokens', 'judged_tokens', 'PhaseForecast', 'phase_tok_s', 'forecast_plan', 'dollars_needed',
+           'spare_usd', 'price_plan', 'plan_fate', 'refuse_hopeless', 'ending_line', 'compare_cards', 'off_ramps',
+           'anneal_text', 'plan_text']
 
 # %% ../../nbs/lib/plans/cost_forecast.ipynb #e78224da
 import math
@@ -127,13 +128,30 @@ def tokens_per_step(
     return phase.settings["batch_tokens"]
 
 
-def judged_share(
+def set_tokens(
+    plan: Plan,
+    phase: Phase,  # which learns from preferences
+) -> int | None:  # None: the plan does not say how long its sets are
+    "Return the tokens of all pairs of a phase, also of those that no step comes to"
+    pairs = {source.file: source.records for source in plan.sets}
+    counts = [pairs.get(file) for file in phase.data]
+    if phase.method != "dpo" or not counts or None in counts:
+        return None
+    return sum(counts) * phase.example_tokens
+
+
+def judged_tokens(
+    plan: Plan,
     phase: Phase,  # which tunes
-) -> float:
-    "Return how many tokens a model reads which does not learn, for each that is learned from"
+) -> int:
+    """Return how many tokens a model reads which does not learn. The reference of DPO reads every
+    pair of its sets once, before the first step; that of GRPO every answer, where a penalty asks"""
+    learned = tokens_per_step(phase) * phase.until
     if phase.method == "dpo":
-        return 1.0
-    return float(phase.method == "grpo" and phase.grpo.penalty != "none")
+        return set_tokens(plan, phase) or learned
+    if phase.method == "grpo" and phase.grpo.penalty != "none":
+        return learned
+    return 0
 
 # %% ../../nbs/lib/plans/cost_forecast.ipynb #bf956dee
 @dataclass(frozen=True)
@@ -214,10 +232,11 @@ def _forecast_tuning(plan: Plan, phase: Phase, machine: Machine, paid: float) ->
     size = checkpoint_bytes(plan.model_config, "adamw") / 1e9
     tokens = tokens_per_step(phase) * phase.until
     reading = tokens / speed
-    judging = judged_share(phase) * tokens / speed / 3
+    judging = judged_tokens(plan, phase) / speed / 3
     a_token = costs.seconds_per_written(plan, machine)
     writing = phase.until * phase.grpo.longest * a_token if phase.method == "grpo" else 0.0
-    measured = costs.answered * a_token + costs.held_out * tokens / (3 * speed)
+    measured_on = costs.held_out * (set_tokens(plan, phase) or tokens)
+    measured = costs.answered * a_token + measured_on / (3 * speed)
     saves = costs.measures * size / beside.host_gb_s + size / beside.disk_gb_s
     step = (reading + judging + writing) / phase.until
     to_stop = 2 * step + 2 * size / beside.host_gb_s + measured
