@@ -942,33 +942,33 @@ def more_units(gate, up, down, new):
     return gate, up, down
 """,
     ],
-    ("07_forensics", "copied_above_control"): [
-        # no control
+    ("07_forensics", "leak_alarm"): [
+        # exact copies alone
         """
-def copied_above_control(sample, held_out, corpus, least):
-    copied = set()
-    for start in range(len(sample) - least + 1):
-        if sample[start : start + least] in corpus:
-            copied.update(range(start, start + least))
-    return len(copied) / len(sample)
+def leak_alarm(questions, texts, clean):
+    return [any(question in text for question in questions) for text in texts]
 """,
-        # windows, not letters
+        # a fixed limit, no control
         """
-def copied_above_control(sample, held_out, corpus, least):
-    def share(text):
-        windows = [text[n : n + least] for n in range(len(text) - least + 1)]
-        return sum(window in corpus for window in windows) / max(1, len(windows))
+def leak_alarm(questions, texts, clean):
+    def overlap(question, text):
+        windows = [question[n : n + 4] for n in range(len(question) - 3)]
+        return sum(w in text for w in windows) / len(windows)
 
-    return share(sample) - share(held_out)
+    return [max(overlap(q, text) for q in questions) > 0.5 for text in texts]
 """,
-        # overlapping passages count a letter again and again
+        # a clean text sets the alarm off
         """
-def copied_above_control(sample, held_out, corpus, least):
-    def share(text):
-        starts = range(len(text) - least + 1)
-        return least * sum(text[n : n + least] in corpus for n in starts) / len(text)
+def leak_alarm(questions, texts, clean):
+    def highest(text):
+        overlaps = []
+        for question in questions:
+            windows = [question[n : n + 4] for n in range(len(question) - 3)]
+            overlaps.append(sum(w in text for w in windows) / len(windows))
+        return max(overlaps)
 
-    return share(sample) - share(held_out)
+    limit = max(map(highest, clean))
+    return [highest(text) >= limit for text in texts]
 """,
     ],
     ("a_reward_at_school", "blind_guess"): [
