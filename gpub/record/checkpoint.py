@@ -9,14 +9,14 @@ __all__ = ['save_checkpoint', 'Checkpoint', 'load_checkpoint', 'find_checkpoint'
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 # checkpoints/step-00000100/ has model.safetensors, optimizer.safetensors, and state.json with their
 # checksums. Saving: a `CheckpointDraft` writes it under another name, reads it back and renames it;
-# under its own name it is whole. Loading: `find_checkpoint` looks for the newest whose files have
-# the checksums that were written; then its tensors are read.
+# under its own name it is whole. Loading: `_open_newest` takes the newest whose files have the
+# checksums that were written.
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -66,11 +66,6 @@ class Checkpoint:
         model.load_state_dict(self.model)
 
 
-# checkpoints that may be deleted under a reader before it gives up: the process that trains there
-# deletes old ones while others read
-_MOST_DELETED = 20
-
-
 def load_checkpoint(
     path: Path | str,  # a run folder, or one checkpoint folder in it
     step: int | None = None,  # which one of a run folder; None: the newest that is whole
@@ -79,19 +74,8 @@ def load_checkpoint(
     log: Callable[[str], object] = print,
 ) -> Checkpoint:
     "Read the newest checkpoint that is whole; raises as `find_checkpoint`"
-    path = Path(path)
     parts = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
-    for _ in range(_MOST_DELETED):
-        record = find_checkpoint(path, step, parts, log)
-        try:
-            return _read_checkpoint(record, parts)
-        except GpubError:
-            if record.path.exists():
-                raise
-        # it was deleted while it was read; a run has a newer one by now
-        if record.path == path:
-            break
-    raise _all_deleted(path)
+    return _open_newest(Path(path), step, parts, log, _read_checkpoint)
 
 
 def find_checkpoint(
@@ -102,25 +86,7 @@ def find_checkpoint(
 ) -> CheckpointRecord:
     """Find the newest checkpoint that is whole in these parts; raises `GpubError` without one,
     `Damaged` where there are only damaged ones"""
-    path = Path(path)
-    if path.is_file():
-        raise GpubError(
-            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
-            "never opens pickles (.pt, .bin)"
-        )
-    if not _is_checkpoint(path):
-        _warn_of_stale_latest(path, log)
-        return _find_in_run(path, step, parts, log)
-    if step is not None:
-        raise GpubError(
-            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
-        )
-    try:
-        return verify_checkpoint(path, parts)
-    except GpubError:
-        if path.exists():
-            raise
-        raise _all_deleted(path) from None
+    return _open_newest(Path(path), step, parts, log, verify_checkpoint)
 
 
 def find_newest(
@@ -133,89 +99,54 @@ def find_newest(
         return None
     return find_checkpoint(run_dir, None, parts, log)
 
-# %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d004
-def verify_checkpoint(
-    folder: Path | str,  # one checkpoint folder
-    parts: Sequence[str] = (MODEL, OPTIMIZER),  # those that matter to the caller
-    use_cache: bool = True,  # do not read files again that this process has read
-) -> CheckpointRecord:
-    """Check a checkpoint against its own checksums; raises `Damaged`, and `GpubError` for another
-    format and for a file that cannot be read"""
-    record = read_record(folder)
-    for part in parts:
-        for name in record.part_files(part):
-            if name not in record.files:
-                raise Damaged(f"{folder}: state.json does not describe {name}")
-            path = record.path / name
-            try:
-                record.files[name].verify(path, use_cache)
-            except FileNotFoundError:  # rotated away while it was read
-                raise Damaged(f"{path} is missing") from None
-            except OSError as e:
-                raise _cannot_be_read(path, e) from None
-    return record
-
-
-def _read_checkpoint(record: CheckpointRecord, parts: Sequence[str]) -> Checkpoint:
-    "Read a verified checkpoint into memory"
-    tensors = {part: _read_part(record, part) for part in parts}
-    return Checkpoint(
-        step=record.step,
-        model=tensors[MODEL],
-        optimizer=tensors.get(OPTIMIZER, {}),
-        state=record.state,
-        path=record.path,
-        rows=record.rows,
-    )
-
-
-def _read_part(record: CheckpointRecord, part: str) -> dict[str, Tensor]:
-    "Read the tensors of a part of a verified checkpoint, whole, under all their names"
-    names = record.part_files(part)
-    path = record.path / names[0]
-    try:
-        if names == [part]:
-            tensors = load_file(path)
-        else:  # slices, one file of each process
-            tensors = read_slices(record.path, names)
-    except SafetensorError as e:
-        raise Damaged(f"{path} holds no safetensors: {first_line(e)}") from None
-    except (OSError, RuntimeError) as e:  # what safetensors says of a file it cannot open
-        raise _cannot_be_read(path, e) from None
-    tied = record.files[names[0]].tied  # each slice lists the second names of the whole part
-    try:
-        return tensors | {name: tensors[first] for name, first in tied.items()}
-    except (KeyError, TypeError):  # TypeError: what state.json gives as a name is no text
-        raise Damaged(f"{path} lacks a tensor that state.json says has a second name") from None
-
-
-def _cannot_be_read(path: Path, error: Exception) -> GpubError:
-    # no `Damaged`: the file may be whole, so no older checkpoint is taken instead
-    return GpubError(
-        f"{path} cannot be read: {first_line(error)}; try again, and look at the disk if it goes on"
-    )
-
 # %% ../../nbs/lib/record/checkpoint.ipynb #3b56be02
-def _find_in_run(
-    run_dir: Path,
+_Opened = TypeVar("_Opened", CheckpointRecord, Checkpoint)
+# checkpoints that may be deleted under a reader before it gives up: the process that trains there
+# deletes old ones while others read
+_MOST_DELETED = 20
+
+
+def _open_newest(
+    path: Path,  # a run folder, or one checkpoint folder in it
     step: int | None,  # the only one that will do
     parts: Sequence[str],
     log: Callable[[str], object],
-) -> CheckpointRecord:
-    "Find the newest whole one; what is damaged is passed over, and what is deleted meanwhile"
+    open_whole: Callable[[Path, Sequence[str]], _Opened],  # raises `Damaged` for one that is not
+) -> _Opened:
+    "Open the newest whole one; what is damaged is passed over, and what is deleted meanwhile"
+    if path.is_file():
+        raise GpubError(
+            f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
+            "never opens pickles (.pt, .bin)"
+        )
+    # 1) one checkpoint: no other takes its place
+    if _is_checkpoint(path):
+        if step is not None:
+            raise GpubError(
+                f"{path} is one checkpoint: give its run folder for step {step}, or leave the "
+                "step out"
+            )
+        try:
+            return open_whole(path, parts)
+        except GpubError:
+            if path.exists():
+                raise
+            raise _all_deleted(path) from None
+    # 2) a run: from the newest to the oldest
+    _warn_of_stale_latest(path, log)
     deleted = 0
     damaged: dict[Path, Damaged] = {}
     while deleted < _MOST_DELETED:
         # listed again each time: one that was saved meanwhile comes first. `.old` is there beside
         # its step, or alone, after a kill between two renames
-        candidates = [p for p in checkpoints(run_dir) if p not in damaged]
+        candidates = [p for p in checkpoints(path) if p not in damaged]
         if step is not None:
             candidates = [p for p in candidates if step_of(p) == step]
         if not candidates:
             break
         newest = candidates[0]
         try:
-            return verify_checkpoint(newest, parts)
+            return open_whole(newest, parts)
         except GpubError as e:
             if not newest.exists():
                 deleted += 1
@@ -224,17 +155,18 @@ def _find_in_run(
                 log(f"skipped a damaged checkpoint: {e}")
             else:
                 raise
+    # 3) none: say why
     if deleted and not damaged:
-        raise _all_deleted(run_dir)
-    raise _none_whole(run_dir, step, list(damaged.values()))
+        raise _all_deleted(path)
+    raise _none_whole(path, step, list(damaged.values()))
 
 
 def _is_checkpoint(path: Path) -> bool:
     "Tell whether a folder is one checkpoint, in a run or copied out of it, and not a run"
-    # runs/a/checkpoints/step-00000100, whole or not
+    # runs/a/checkpoints/step-00000100, even where its state.json is missing
     if path.parent.name == "checkpoints" and path in checkpoints(path.parent.parent):
         return True
-    # a copy of one under any name
+    # best/, a copy of one; a run that has a state.json of somebody else's is none
     return (path / "state.json").exists() and not (path / "checkpoints").exists()
 
 
@@ -274,6 +206,70 @@ def _all_deleted(path: Path) -> GpubError:
     return GpubError(
         f"{path}: its checkpoints were deleted while they were read; try again, or let the run "
         "there keep more of them"
+    )
+
+# %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d004
+def verify_checkpoint(
+    folder: Path | str,  # one checkpoint folder
+    parts: Sequence[str] = (MODEL, OPTIMIZER),  # those that matter to the caller
+    use_cache: bool = True,  # do not read files again that this process has read
+) -> CheckpointRecord:
+    """Check a checkpoint against its own checksums; raises `Damaged`, and `GpubError` for another
+    format and for a file that cannot be read"""
+    record = read_record(folder)
+    for part in parts:
+        for name in record.part_files(part):
+            if name not in record.files:
+                raise Damaged(f"{folder}: state.json does not describe {name}")
+            path = record.path / name
+            try:
+                record.files[name].verify(path, use_cache)
+            except FileNotFoundError:  # rotated away while it was read
+                raise Damaged(f"{path} is missing") from None
+            except OSError as e:
+                raise _cannot_be_read(path, e) from None
+    return record
+
+
+def _read_checkpoint(folder: Path, parts: Sequence[str]) -> Checkpoint:
+    "Read one checkpoint into memory; raises as `verify_checkpoint`"
+    record = verify_checkpoint(folder, parts)
+    tensors = {part: _read_part(record, part) for part in parts}
+    return Checkpoint(
+        step=record.step,
+        model=tensors[MODEL],
+        optimizer=tensors.get(OPTIMIZER, {}),
+        state=record.state,
+        path=record.path,
+        rows=record.rows,
+    )
+
+
+def _read_part(record: CheckpointRecord, part: str) -> dict[str, Tensor]:
+    """Read the tensors of a part, whole, under all their names. What fails here is no `Damaged`:
+    the files are as they were written, so no older checkpoint is taken instead"""
+    names = record.part_files(part)
+    path = record.path / names[0]
+    try:
+        if names == [part]:
+            tensors = load_file(path)
+        else:  # slices, one file of each process
+            tensors = read_slices(record.path, names)
+    except SafetensorError as e:
+        raise GpubError(f"{path} holds no safetensors: {first_line(e)}") from None
+    except (OSError, RuntimeError) as e:  # what safetensors says of a file it cannot open
+        raise _cannot_be_read(path, e) from None
+    tied = record.files[names[0]].tied  # each slice lists the second names of the whole part
+    try:
+        return tensors | {name: tensors[first] for name, first in tied.items()}
+    except (KeyError, TypeError):  # TypeError: what state.json gives as a name is no text
+        raise GpubError(f"{path} lacks a tensor that state.json says has a second name") from None
+
+
+def _cannot_be_read(path: Path, error: Exception) -> GpubError:
+    # no `Damaged`: the file may be whole, so no older checkpoint is taken instead
+    return GpubError(
+        f"{path} cannot be read: {first_line(error)}; try again, and look at the disk if it goes on"
     )
 
 # %% ../../nbs/lib/record/checkpoint.ipynb #c0c0d007
