@@ -14,6 +14,8 @@ __all__ = ['generate_batch', 'stream_ids', 'generate_ids', 'TextCodec', 'generat
 #     stream_text     one, as text, as it comes
 # All take a model, or an engine that is kept for it: it has copies of a small model's weights,
 # which many texts, one after the other, need only once.
+# The way to a token: `generate` > `generate_batch`, which goes through `DecodeEngine.write` >
+# `DecodeEngine.step`, where the model reads and a token is drawn.
 
 import codecs
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -62,7 +64,7 @@ def stream_ids(
 
 def _only_ids(steps: Generator[list[GeneratedToken]]) -> Iterator[int]:
     "Yield the ids of the only text of a request"
-    with closing(steps):  # whoever closes us closes these: that frees the engine
+    with closing(steps):  # whoever closes this generator closes the engine's, which frees it
         for (token,) in steps:
             yield token.id
 
