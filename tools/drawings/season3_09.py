@@ -14,7 +14,7 @@ def from_text_to_talk():
     )
     phases = (
         ("base", "has read text", "thing", ("its loss",)),
-        ("sft", "examples", "module", ("does it end its answers?", "what has it forgotten?")),
+        ("sft", "examples", "module", ("does it end its answers?", "what has it forgotten? (toy)")),
         ("dpo", "preferences", "plum", ("are pairs in order?", "do the chosen fade?")),
         ("grpo", "rewards", "good", ("is it above a guess?", "how far has it gone?")),
     )
