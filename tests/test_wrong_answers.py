@@ -622,23 +622,33 @@ def extract_adapter(before, after, rank):
     return s[:rank, None] * vt[:rank], u[:, :rank] * s[:rank]
 """,
     ],
-    ("04_dpo", "loss_of_pair"): [
-        # without the reference
+    ("04_dpo", "is_dpo"): [
+        # at the start alone
         """
-def loss_of_pair(chosen, rejected, ref_chosen, ref_rejected, beta):
-    return math.log(1 + math.exp(-beta * math.log(chosen / rejected)))
+def is_dpo(loss):
+    zero = torch.zeros(2)
+    return math.isclose(loss(zero, zero, zero, zero, beta=0.3).item(), math.log(2), rel_tol=1e-6)
 """,
-        # the wrong way round
+        # a single pair
         """
-def loss_of_pair(chosen, rejected, ref_chosen, ref_rejected, beta):
-    margin = math.log(chosen / ref_chosen) - math.log(rejected / ref_rejected)
-    return math.log(1 + math.exp(beta * margin))
+def is_dpo(loss):
+    a, b, ref_a, ref_b = (torch.tensor([x]) for x in (-1.0, -2.0, -3.0, -1.5))
+    wanted = math.log(1 + math.exp(-0.3 * 2.5))
+    return math.isclose(loss(a, b, ref_a, ref_b, beta=0.3).item(), wanted, rel_tol=1e-5)
 """,
-        # differences of probabilities
+        # with a beta of 1
         """
-def loss_of_pair(chosen, rejected, ref_chosen, ref_rejected, beta):
-    margin = (chosen - ref_chosen) - (rejected - ref_rejected)
-    return math.log(1 + math.exp(-beta * margin))
+def is_dpo(loss):
+    a, b, ref_a, ref_b = (torch.tensor([x, x]) for x in (-1.0, -2.0, -3.0, -1.5))
+    wanted = math.log(1 + math.exp(-2.5))
+    return math.isclose(loss(a, b, ref_a, ref_b, beta=1.0).item(), wanted, rel_tol=1e-5)
+""",
+        # a reference that says nothing
+        """
+def is_dpo(loss):
+    a, b, zero = torch.tensor([-1.0, -1.0]), torch.tensor([-2.0, -2.0]), torch.zeros(2)
+    wanted = math.log(1 + math.exp(-0.3))
+    return math.isclose(loss(a, b, zero, zero, beta=0.3).item(), wanted, rel_tol=1e-5)
 """,
     ],
     ("04_dpo", "beta_for"): [
