@@ -686,24 +686,25 @@ WRONG = {
                 return 1 / new""",
         "the answer of the first case": "def whole_gain(shares, gains):\n    return 1 / 0.85",
     },
-    "running_logsumexp": {
-        "overflows": """
-            def running_logsumexp(tiles):
-                return math.log(sum(float(tile.double().exp().sum()) for tile in tiles))""",
-        "the largest alone": """
-            def running_logsumexp(tiles):
-                return max(float(tile.max()) for tile in tiles)""",
-        "does not fade": """
-            def running_logsumexp(tiles):
-                most, total = -math.inf, 0.0
-                for tile in tiles:
-                    most = max(most, float(tile.max()))
-                    total += float((tile - most).exp().sum())
-                return most + math.log(total)""",
-        "the mean of the tiles": """
-            def running_logsumexp(tiles):
-                found = [float(tile.logsumexp(0)) for tile in tiles]
-                return sum(found) / len(found)""",
+    "saved_usd": {
+        "compiles once": """
+            def saved_usd(steps, every, off_s, on_s, ready_s, usd_per_hour):
+                return (steps * (off_s - on_s) - ready_s) / 3600 * usd_per_hour""",
+        "whole starts only": """
+            def saved_usd(steps, every, off_s, on_s, ready_s, usd_per_hour):
+                starts = steps // every
+                return (steps * (off_s - on_s) - starts * ready_s) / 3600 * usd_per_hour""",
+        "seconds": """
+            def saved_usd(steps, every, off_s, on_s, ready_s, usd_per_hour):
+                return steps * (off_s - on_s) - math.ceil(steps / every) * ready_s""",
+        "compiling is free": """
+            def saved_usd(steps, every, off_s, on_s, ready_s, usd_per_hour):
+                return steps * (off_s - on_s) / 3600 * usd_per_hour""",
+        "never a loss": """
+            def saved_usd(steps, every, off_s, on_s, ready_s, usd_per_hour):
+                starts = math.ceil(steps / every)
+                seconds = steps * (off_s - on_s) - starts * ready_s
+                return max(0.0, seconds) / 3600 * usd_per_hour""",
     },
     "gains": {
         "the mean alone": """
