@@ -4908,6 +4908,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                              'gpub/tune/measures.py'),
                                     'gpub.tune.measures.OldText.bits': ('lib/tune/measures.html#oldtext.bits', 'gpub/tune/measures.py'),
                                     'gpub.tune.measures.OldText.scores': ('lib/tune/measures.html#oldtext.scores', 'gpub/tune/measures.py'),
+                                    'gpub.tune.measures._answers_in_time': ( 'lib/tune/measures.html#_answers_in_time',
+                                                                             'gpub/tune/measures.py'),
                                     'gpub.tune.measures.answer_bits_per_byte': ( 'lib/tune/measures.html#answer_bits_per_byte',
                                                                                  'gpub/tune/measures.py'),
                                     'gpub.tune.measures.judge_conversations': ( 'lib/tune/measures.html#judge_conversations',

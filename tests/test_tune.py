@@ -39,6 +39,7 @@ from gpub.core import GpubError
 from gpub.data.batch import IGNORED
 from gpub.data.bpe import BPETokenizer
 from gpub.data.char import CharTokenizer
+from gpub.device import Precision
 from gpub.model.gpt import GPT, GPTConfig
 from gpub.model.llama import Llama, LlamaConfig
 from gpub.model.sampling import SamplingConfig
@@ -47,9 +48,11 @@ from gpub.plans.phases import Plan, read_plan
 from gpub.record.checkpoint import save_checkpoint
 from gpub.share.hub import export_model
 from gpub.train.config import TrainConfig
+from gpub.train.learner import Learner, Placement
 from gpub.train.loop import train
 from gpub.train.memory import Cut, MemoryFull, MicroBatcher, forward_backward
 from gpub.train.parallel import World
+from gpub.tune import measures
 from gpub.tune.dpo import (
     DpoConfig,
     DpoObjective,
@@ -76,6 +79,7 @@ from gpub.tune.losses import (
     policy_gradient_loss,
     preferred_end,
 )
+from gpub.tune.measures import well_formed_scores
 from gpub.tune.methods import SftOptions
 from gpub.tune.rollouts import answer_logprobs, as_chats, one_per_row, sample_answers
 from gpub.tune.sets import open_chats, open_pairs, open_questions, open_task
@@ -965,3 +969,28 @@ def test_a_clip_that_cannot_act_is_refused():
     with pytest.raises(GpubError, match="does not know 'clip'") as refusal:
         Plan.from_dict(plan)
     assert "\n" not in str(refusal.value)
+
+
+def test_questions_with_short_answers_are_asked_first(monkeypatch):
+    "An answer that is cut has not failed, so a set of long answers stops no sound model"
+    tok = sums_tokenizer()
+    shape = dict(context_length=512, d_model=8, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=8)
+    model = Llama(LlamaConfig(vocab_size=tok.vocab_size, **shape))
+    place = Placement(torch.device("cpu"), Precision("fp32", False, ""))
+    learner = Learner(model, TrainConfig(steps=1), place)
+
+    def chat(prompt, answer):
+        learned = np.arange(prompt + answer) >= prompt
+        return EncodedChat(np.zeros(prompt + answer, np.uint16), learned)
+
+    asked = []
+
+    def note(model, prompts, longest, end, tool):
+        asked.append([len(ids) for ids in prompts])
+        return [np.array([0, end]) for _ in prompts]
+
+    monkeypatch.setattr(measures, "sample_answers", note)
+    chats = [*(chat(3, 65) for _ in range(64)), chat(4, 64), chat(5, 2)]
+    well_formed_scores(learner, tok, chats)
+    well_formed_scores(learner, tok, chats[:64])
+    assert asked == [[4, 5] + [3] * 62, [3] * 64]

@@ -177,15 +177,27 @@ _QUESTIONS = 64  # held-out ones that are answered, to see whether the template 
 _ANSWER_TOKENS = 128  # of such an answer at most
 
 
+def _answers_in_time(
+    chat: EncodedChat,  # a held-out one
+) -> bool:
+    "Whether an answer twice as long as its first one would still end in time"
+    learned = chat.learned[chat.learned.argmax() :]
+    length = len(learned) if learned.all() else int(learned.argmin())
+    return 2 * length <= _ANSWER_TOKENS
+
+
 def well_formed_scores(
     learner: Learner,  # of the model that answers
     tok: Tokenizer,  # its tokenizer
     chats: Sequence[EncodedChat],  # held-out ones, whose first questions are asked
 ) -> dict[str, float]:  # {} where no process holds the whole model, or every question is too long
-    "Measure whether a model answers held-out questions in the form of its template"
+    """Measure whether a model answers held-out questions in the form of its template
+
+    Questions whose own answer is short are asked first: a long one that is cut has not failed."""
     model = learner.model
     context = model.cfg.context_length
-    prompts = [chat.ids[: int(chat.learned.argmax())] for chat in chats[:_QUESTIONS]]
+    asked = sorted(chats, key=lambda chat: not _answers_in_time(chat))
+    prompts = [chat.ids[: int(chat.learned.argmax())] for chat in asked[:_QUESTIONS]]
     prompts = [ids for ids in prompts if len(ids) <= context // 2]
     if not prompts or learner.place.sliced:
         return {}
