@@ -354,6 +354,20 @@ def test_latest_names_a_folder_that_is_gone(tmp_path):
     )
 
 
+@posix
+def test_a_checkpoint_that_is_a_link_to_nowhere_hides_no_older_one(tmp_path):
+    save(tmp_path, 1)
+    link = tmp_path / "checkpoints" / "step-00000009"
+    link.symlink_to("/nowhere/step-00000009")
+    said = []
+    assert load_checkpoint(tmp_path, log=said.append).step == 1
+    assert len(said) == 1 and "step-00000009 is a link to /nowhere" in said[0]
+    refuses("is a link to /nowhere", load_checkpoint, link)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000001")
+    with pytest.raises(Damaged, match="none of its 1 checkpoints is whole .*is a link to"):
+        find_newest(tmp_path, log=lambda line: None)
+
+
 def test_rotation(tmp_path):
     for s in range(1, 8):
         save(tmp_path, s, keep=2, milestone=s in (2, 4))
@@ -1336,6 +1350,55 @@ def test_a_divergence_is_told_though_no_checkpoint_is_whole(tmp_path):
                     damage("truncated", tmp_path / "run/checkpoints/step-00000002")
                     with torch.no_grad():
                         next(run.learner.model.parameters()).fill_(float("nan"))
+
+
+def fail_once(monkeypatch, step):
+    "The next write of this step fails in the thread; the one after it does not"
+    commit = drafts.CheckpointDraft.commit
+    failed = []
+
+    def write(draft, *given):
+        if draft.step == step and not failed:
+            failed.append(step)
+            raise GpubError("the disk is gone")
+        return commit(draft, *given)
+
+    monkeypatch.setattr(drafts.CheckpointDraft, "commit", write)
+
+
+def test_a_last_checkpoint_whose_write_failed_is_written_again(tmp_path, monkeypatch):
+    fail_once(monkeypatch, 6)
+    with small_run(tmp_path).opened() as run:
+        for step in run.steps():
+            pass
+        refuses("the disk is gone", run.save, step, wait=True)
+        run.save(step, wait=True)
+        assert find_newest(tmp_path).step == 6
+    assert (tmp_path / "bill.json").is_file()
+
+
+def test_a_run_whose_last_checkpoint_is_not_there_is_not_finished(tmp_path, monkeypatch):
+    fail_once(monkeypatch, 6)
+    with small_run(tmp_path).opened() as run:
+        for step in run.steps():
+            pass
+        refuses("the disk is gone", run.saver.wait)
+    assert find_newest(tmp_path).step == 4
+    assert not (tmp_path / "bill.json").exists()
+    small_run(tmp_path).go()
+    assert find_newest(tmp_path).step == 6
+    assert (tmp_path / "bill.json").is_file()
+
+
+def test_a_run_whose_last_step_diverged_is_not_finished(tmp_path):
+    with small_run(tmp_path).opened() as run:
+        with pytest.raises(Diverged, match="at step 6"):
+            for step in run.steps():
+                if step.n == 5:
+                    with torch.no_grad():
+                        next(run.learner.model.parameters()).fill_(float("nan"))
+    assert find_newest(tmp_path).step == 4
+    assert not (tmp_path / "bill.json").exists()
 
 
 def test_each_process_of_a_run_is_paid_at_its_own_price(tmp_path):

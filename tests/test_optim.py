@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from gpub.core import GpubError
 from gpub.model.architectures import config_of
 from gpub.model.counts import optimizer_bytes
-from gpub.model.gpt import GPT
+from gpub.model.gpt import GPT, DecoderConfig, GPTConfig
 from gpub.train.config import TrainConfig
 from gpub.train.optim import make_optimizers, optimizer_state, restore_optimizers
 
@@ -114,3 +115,14 @@ print("torch._dynamo" in sys.modules, all(torch.equal(ours[k], theirs[k]) for k 
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "False False\nTrue True\n", done.stderr
+
+
+def test_a_config_of_what_the_protocol_names_is_enough_for_a_run():
+    cfg = GPTConfig(vocab_size=20, context_length=16, d_model=32, n_heads=2, n_layers=1)
+    model = GPT(cfg)
+    methods = [name for name in vars(DecoderConfig) if name in ("param_table", "to_dict")]
+    named = [*DecoderConfig.__annotations__, *methods]
+    model.cfg = SimpleNamespace(**{name: getattr(cfg, name) for name in named})
+    muon = make_optimizers(model, TrainConfig(steps=1, optimizer="muon"))[0]
+    assert muon.param_groups
+    assert model.cfg.to_dict() == cfg.to_dict()  # what makes two runs the same

@@ -242,6 +242,7 @@ def test_other_shares_for_the_end_need_shares_before():
     with pytest.raises(GpubError, match="anneal .* give weights, too"):
         Batches(ids, context_length=4, batch=1, anneal=AnnealMix(dict(edu=1, math=3), 8))
     refuses("first_token", AnnealMix, dict(edu=1.0), -1)
+    refuses("weights", AnnealMix, {}, 0)
 
 
 def test_mixture_at_a_billion():

@@ -12,6 +12,7 @@ import torch
 from contracts import refuses
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import gpub.train.learner as learner
 import gpub.train.pretraining as pretraining
 from gpub.core import GpubError
 from gpub.data.batch import Batch
@@ -169,6 +170,35 @@ def test_what_a_caller_does_before_the_next_steps_is_not_the_pace(text, tmp_path
             pass
     rows = [json.loads(line) for line in (run.task.out / "log.jsonl").read_text().splitlines()]
     assert min(row["tok_s"] for row in rows) > run.task.cfg.batch_tokens / 60
+
+
+def test_steps_that_are_taken_again_make_nothing_again(text, tmp_path, monkeypatch):
+    "Neither a second compiled loss and reader, nor a second sharing of gradients"
+    made = []
+
+    def counted(module, name):
+        real = getattr(module, name)
+
+        def make(*given):
+            made.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(module, name, make)
+
+    counted(pretraining.Pretraining, "make_objective")
+    counted(learner, "share_gradients")
+    go(tmp_path / "straight", text)
+    assert made == ["make_objective", "share_gradients"]
+    made.clear()
+    options = RunOptions("shakespeare", tmp_path / "run", text, SETTINGS, "cpu", eval_tokens=200)
+    with Trainer(options).opened() as run:
+        for step in run.steps():
+            if step.n == 3:
+                break
+        for step in run.steps():
+            pass
+    assert made == ["make_objective", "share_gradients"]
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
 
 
 def test_a_folder_of_another_run_is_refused_before_a_model_is_built(text, tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 
 from ..core import Config, Count, GpubError
 from .batch import Batch
@@ -75,7 +75,8 @@ class WindowSource:
 class AnnealMix(Config):
     "Other shares, for the end of a run"
 
-    weights: dict[str, float]  # source -> share of the tokens, in any unit
+    # source -> share of the tokens, in any unit
+    weights: Annotated[dict[str, float], MinLen(1)]
     # of all ranks together, where these shares begin: with the window that holds it
     first_token: Annotated[int, Ge(0)]
 

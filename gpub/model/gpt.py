@@ -20,7 +20,7 @@ __all__ = ['AttentionFunction', 'param_table', 'causal_mask', 'repeat_heads', 'c
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -282,11 +282,15 @@ class DecoderConfig(Protocol):
     n_layers: int  # blocks
     n_heads: int  # query heads
     n_kv_heads: int  # heads for keys and values
+    head_size: int  # numbers per head
     init_std: float  # standard deviation of fresh weights
     embed_std: float | None  # of fresh embeddings; None: the same
 
     def param_table(self) -> dict[str, int]:  # part -> number of parameters, all layers together
         "Count the parameters of each part of the model, without building it"
+
+    def to_dict(self) -> dict[str, Any]:  # plain JSON
+        "Return the fields by name, as config.json and checkpoints keep them"
 
 
 class Decoder(nn.Module, ABC):

@@ -12,6 +12,7 @@ __all__ = ['save_checkpoint', 'Checkpoint', 'load_checkpoint', 'find_checkpoint'
 # under its own name it is whole. Loading: `_open_newest` takes the newest whose files have the
 # checksums that were written.
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ def _open_newest(
         try:
             return open_whole(path, parts)
         except GpubError:
-            if path.exists():
+            if os.path.lexists(path):
                 raise
             raise _all_deleted(path) from None
     # 2) a run: from the newest to the oldest
@@ -148,7 +149,7 @@ def _open_newest(
         try:
             return open_whole(newest, parts)
         except GpubError as e:
-            if not newest.exists():
+            if not os.path.lexists(newest):  # a link to what is gone is still there, and damaged
                 deleted += 1
             elif isinstance(e, Damaged):
                 damaged[newest] = e

@@ -165,6 +165,8 @@ def read_record(
     folder = Path(folder)
     if folder.is_file():
         raise Damaged(f"{folder} is a file: a checkpoint is a folder")
+    if folder.is_symlink() and not folder.exists():
+        raise Damaged(f"{folder} is a link to {folder.readlink()}, which is not there")
     try:
         record = parse_json(_read_twice(folder / "state.json"))
     except FileNotFoundError:

@@ -51,6 +51,7 @@ class Saver:
         self.mirror = None if mirror is None else Mirror(run_dir, mirror, keep, log)
         self._pool = ThreadPoolExecutor(1, "gpub-save")
         self._job: Future | None = None
+        self.step: int | None = None  # newest that is written or on its way, and has not failed
 
     def save(
         self,
@@ -67,6 +68,7 @@ class Saver:
         draft = CheckpointDraft.begin(self.run_dir, step, parts, state, self.keep, milestone)
         parts = {name: (_snapshot(tensors), tied) for name, (tensors, tied) in parts.items()}
         self._job = self._pool.submit(self._write, draft, parts)
+        self.step = step
 
     def _write(self, draft: CheckpointDraft, parts: dict[str, PartTensors]) -> None:
         draft.commit(parts)
@@ -79,8 +81,18 @@ class Saver:
             return
         wait([self._job])
         job = self._job
+        step = self.step
         self._job = None  # in this order: a Ctrl-C while waiting forgets nothing
+        self.step = None  # until the write is known to be whole
         job.result()
+        self.step = step
+
+    def has(
+        self,
+        step: int,  # steps done
+    ) -> bool:
+        "Tell whether this saver wrote a step last, or is about to; False once its write has failed"
+        return self.step == step
 
     def wait(self) -> None:
         """Return when everything is on the disks, logs too; raises GpubError for a write that

@@ -89,7 +89,6 @@ class SlicedSaver(Saver):
         super().__init__(run_dir, keep, mirror if self.main else None, log)
         # saving talks beside the training, so it has a line of its own
         self.group = dist.new_group(backend="gloo")
-        self.step = 0  # of the newest save
 
     def prepare(
         self,
@@ -113,7 +112,6 @@ class SlicedSaver(Saver):
     ) -> None:
         "Copy what this process holds, return, and write behind: every process, after `prepare`"
         self.await_last_write()
-        self.step = step
         model, tied = untie(model)
         file_of = {k: _FILE_OF[MODEL] for k in model} | {k: _FILE_OF[OPTIMIZER] for k in optimizer}
         draft = CheckpointDraft.of_now(self.run_dir, step, state, self.keep, milestone)
@@ -123,6 +121,7 @@ class SlicedSaver(Saver):
 
         writer = _SliceWriter(draft.temp, file_of, seal)
         self._job = async_save(model | optimizer, storage_writer=writer, process_group=self.group)
+        self.step = step
 
     def _seal(
         self,
@@ -156,18 +155,19 @@ class SlicedSaver(Saver):
     def await_last_write(self) -> None:
         "Wait as `Saver` does; what failed in any process is one line"
         root = self.run_dir / "checkpoints"
+        step = self.step  # forgotten where its write failed
         try:
             super().await_last_write()
         except CheckpointException as e:  # no `Exception`: torch derives it from BaseException
             rank, (error, _) = min(e.failures.items())
             if isinstance(error, GpubError):
                 raise error from None
-            with explain_failed_save(self.step, root):
+            with explain_failed_save(step, root):
                 raise OSError(f"process {rank}: {first_line(error)}") from error
         # gloo's where the others are gone; torch's own where this process has left them meanwhile,
         # as `find_lost` does: "Group ... is not registered"
         except (RuntimeError, ValueError) as e:
-            with explain_failed_save(self.step, root):
+            with explain_failed_save(step, root):
                 raise OSError(f"the other processes are gone: {first_line(e)}") from e
 
 # %% ../../nbs/lib/record/slices.ipynb #2e5be27c

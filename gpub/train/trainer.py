@@ -37,7 +37,7 @@ from ..record.saver import Saver
 from .journal import Journal, Stopwatch
 from .kernels import known_peak
 from .learner import Learner, Placement, get_rng
-from .loop import Diverged, TrainStep
+from .loop import Diverged, Objective, TrainStep
 from .lost_process import explain_lost_process, note_step
 from .options import CommonOptions
 from .parallel import World
@@ -86,8 +86,8 @@ class Trainer:
 
     @contextmanager
     def opened(self) -> Iterator["OpenRun"]:
-        """Hold the folder and the processes while steps are made, and finish a run that reached
-        its last one; raises `Interrupted` after a saved stop, `GpubError` for anything refused.
+        """Hold the folder and the processes while steps are made, and finish a run whose last one
+        is saved; raises `Interrupted` after a saved stop, `GpubError` for anything refused.
 
         Whoever leaves the block before the end saves nothing: the next call goes on from the newest
         checkpoint. What the block itself raises passes as it is"""
@@ -105,7 +105,7 @@ class Trainer:
                 # all processes hear here whether the last write failed. Where the block raised, the
                 # saver's own end waits, and only logs a failure
                 self.world.on_main(run.saver.wait)
-                if run.state.step == task.cfg.steps:
+                if run.state.step == task.cfg.steps and run.is_saved():
                     self.world.on_main(task.finish, run.config, run.ledger.usd())
                     run.ledger.flush()
                     self.world.on_main(run.saver.wait)  # bill and report are in the mirror too
@@ -230,7 +230,8 @@ class OpenRun:
     def __post_init__(self):
         self.watch = Stopwatch(self.state.step, self.state.seconds)
         self.idle_since = self.watch.now()  # whoever takes the steps has the word
-        self.saved_step = self.state.step
+        self.opened_at = self.state.step  # what it goes on from is on the disk
+        self.objective: Objective | None = None  # made when the first step is asked for
         self.logged_tokens = self.state.tokens  # read when the last row was written
 
     def steps(self) -> Iterator[TrainStep]:
@@ -240,13 +241,14 @@ class OpenRun:
         if state.step >= task.cfg.steps:
             return
         self.watch.leave_out(since=self.idle_since)
-        with self._set_aside("compile"):
-            objective = task.make_objective(self.learner, state.step, self.held)
+        if self.objective is None:
+            with self._set_aside("compile"):
+                self.objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
             with disk_errors(task.out):
                 self._write_samples(0)
         self.ledger.switch("train")
-        for step in self.learner.take_steps(objective, state.step, state.tokens):
+        for step in self.learner.take_steps(self.objective, state.step, state.tokens):
             if step.n != state.step + 1:
                 raise GpubError(f"step {step.n} was made before: one `steps` at a time makes them")
             note_step(task.world, step.n)
@@ -322,13 +324,20 @@ class OpenRun:
         self._checked_row(step)
         with disk_errors(self.task.out):
             with self._set_aside("save"):
-                if self.saved_step != step.n:
+                if not self.is_saved():
                     self.ledger.flush()  # the checkpoint notes how long the ledger is
                     self._write_checkpoint(step)
                 if wait:
                     self.task.world.on_main(self.saver.wait)
-            self.saved_step = step.n  # not before: `wait` may have raised
             self.ledger.flush()  # the time that saving took
+
+    def is_saved(self) -> bool:
+        """Tell whether the newest step has a checkpoint, on the disk or on its way there; not once
+        its write has failed. Every process must call it"""
+        newest = self.state.step
+        if newest == self.opened_at:
+            return True
+        return self.task.world.on_main(self.saver.has, newest)
 
     def _write_checkpoint(self, step: TrainStep) -> None:
         "Hand everything that a resume needs to the saver"
