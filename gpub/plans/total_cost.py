@@ -48,6 +48,8 @@ def tokens_to_reach(
     return (law.B / left) ** (1 / law.b)
 
 # %% ../../nbs/season2/06_175_today.ipynb #today068
+#| code-fold: true
+#| code-summary: "`cheapest_size`, by halving"
 def cheapest_size(
     law: Law,  # of the text that is read
     loss: float,  # nats a token, above the law's floor
