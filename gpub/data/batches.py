@@ -120,13 +120,13 @@ class Batches:
             world_size=world_size,
         )
         self.shard_map = shard_map
-        arrays_of = _arrays_by_source(ids)
+        arrays_by_source = _group_arrays(ids)
         if weights is None:
-            arrays_of = _as_one_source(arrays_of)
-            weights = dict.fromkeys(arrays_of, 1.0)
+            arrays_by_source = _as_one_source(arrays_by_source)
+            weights = dict.fromkeys(arrays_by_source, 1.0)
         unsigned_seed = seed % 2**64  # the order is a hash of unsigned words of 64 bits
         self.sources: list[WindowSource] = []
-        for number, (name, arrays) in enumerate(arrays_of.items()):
+        for number, (name, arrays) in enumerate(arrays_by_source.items()):
             if device is None:
                 source_ids = HostIds(arrays, context_length)
             else:
@@ -136,8 +136,8 @@ class Batches:
             self.sources.append(WindowSource(source_ids, order))
         anneal_weights = anneal.weights if anneal else None
         anneal_from = anneal.first_token // context_length if anneal else 0
-        self.mixture = Mixture(weights, list(arrays_of), anneal_weights, anneal_from)
-        self._arrays_of = arrays_of
+        self.mixture = Mixture(weights, list(arrays_by_source), anneal_weights, anneal_from)
+        self._arrays_by_source = arrays_by_source
 
     __iter__ = None  # the order has no end: `list(batches)` would never return
 
@@ -201,8 +201,12 @@ class Batches:
                 f"{tokens:,} tokens are no whole windows of {self.plan.context_length} for "
                 f"{self.plan.world_size} processes: read a multiple of {least:,}"
             )
-        # the ranks' windows follow each other: together they are the rows of a single process, in
-        # another order where there are several sources
+        # tokens > windows of the order, over all sources > windows of each source. In the class's
+        # example (8 rows of 16 tokens, cursor 384, the second of two ranks) `count` is 4 and
+        # `first` 24 + 4 = 28; with weights 3 : 1 the order gave 21 and 7 windows before 28 and 24
+        # and 8 before 32, so this rank reads windows 21 to 23 of one source and window 7 of the
+        # other. The ranks' windows follow each other: together they are the rows of a single
+        # process, in another order where there are several sources
         count = tokens // least  # windows of this rank
         first = self._first_window(cursor) + self.plan.rank * count
         begins = self.mixture.windows_per_source(first)
@@ -270,7 +274,7 @@ class Batches:
         if self.shard_map is not None:
             return self.shard_map.fingerprint
         digests = b""
-        for arrays in self._arrays_of.values():
+        for arrays in self._arrays_by_source.values():
             for array in arrays:
                 digest = hashlib.sha256(np.ascontiguousarray(array))
                 # the same bytes are other ids in another dtype. That of int64 is left out: so the
@@ -281,30 +285,30 @@ class Batches:
         return hashlib.sha256(digests).hexdigest()[:16]
 
 
-def _arrays_by_source(
+def _group_arrays(
     ids: np.ndarray | Mapping[str, np.ndarray | Sequence[np.ndarray]],
 ) -> dict[str, Sequence[np.ndarray]]:
     "Bring what `Batches` takes to one form; ids without a name are called text"
     named = ids if isinstance(ids, Mapping) else {"text": ids}
-    arrays_of = {}
+    arrays_by_source = {}
     for name, arrays in named.items():
-        arrays_of[name] = arrays if isinstance(arrays, (list, tuple)) else [arrays]
-        if not arrays_of[name]:
+        arrays_by_source[name] = arrays if isinstance(arrays, (list, tuple)) else [arrays]
+        if not arrays_by_source[name]:
             raise GpubError(f"{name}: there are no token ids to read")
-        for array in arrays_of[name]:
+        for array in arrays_by_source[name]:
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in "iu":
                 raise GpubError(
                     f"{name}: token ids are a numpy array of whole numbers in one row, got "
                     f"{str(array)[:60]!r}"
                 )
-    if not arrays_of:
+    if not arrays_by_source:
         raise GpubError("there are no token ids to read")
-    return arrays_of
+    return arrays_by_source
 
 
-def _as_one_source(parts_of: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+def _as_one_source(parts_by_source: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     "Join the parts of all sources, one after the other, under a name of all names"
-    return {" + ".join(parts_of): list(chain.from_iterable(parts_of.values()))}
+    return {" + ".join(parts_by_source): list(chain.from_iterable(parts_by_source.values()))}
 
 
 def _entries_by_source(manifest: dict, folder: Path) -> dict[str, list[dict]]:
