@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -92,7 +92,9 @@ class Trainer:
         Whoever leaves the block before the end saves nothing: the next call goes on from the newest
         checkpoint. What the block itself raises passes as it is"""
         task = self.task  # read outside `disk_errors`: it is about the folder that is written to
-        with ExitStack() as held:  # what is opened, closed from the last to the first
+        # closed from the last to the first: what reads ahead, the cut, the words for a lost
+        # process, curves, saver (which waits for its write), ledger, lock, processes, signals
+        with ExitStack() as held:
             with disk_errors(self.out):
                 run = self._open(held)
             held.enter_context(explain_lost_process(self.world, self.command))
@@ -226,13 +228,17 @@ class OpenRun:
     stop_requested: threading.Event  # saves after the step that is on its way, and ends
     command: str  # how to go on after an interruption
     held: ExitStack  # closed when the run is left
+    objective: Objective | None = field(init=False, default=None)  # made for the first step
+    opened_at: int = field(init=False)  # the step it goes on from, whose checkpoint is on the disk
+    watch: Stopwatch = field(init=False)  # the pace, without what is set aside
+    idle_since: float = field(init=False)  # since when whoever takes the steps has the word
+    logged_tokens: int = field(init=False)  # read when the last row was written
 
     def __post_init__(self):
+        self.opened_at = self.state.step
         self.watch = Stopwatch(self.state.step, self.state.seconds)
-        self.idle_since = self.watch.now()  # whoever takes the steps has the word
-        self.opened_at = self.state.step  # what it goes on from is on the disk
-        self.objective: Objective | None = None  # made when the first step is asked for
-        self.logged_tokens = self.state.tokens  # read when the last row was written
+        self.idle_since = self.watch.now()
+        self.logged_tokens = self.state.tokens
 
     def steps(self) -> Iterator[TrainStep]:
         "Yield each `TrainStep`, logged and saved; none where the run was at its end"
