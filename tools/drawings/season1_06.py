@@ -7,8 +7,8 @@ def roofline():
     d = Drawing(
         "A roofline",
         "A roofline. Across, FLOPs per byte; up, FLOPs a second; both scales are logarithmic. Left "
-        "of the ridge the limit is a slope, memory; right of it a flat roof, arithmetic. An addition "
-        "and a GELU stand at the left, a large matmul at the right.",
+        "of the ridge the limit is a slope, memory; right of it a flat roof, arithmetic. An "
+        "addition and a GELU stand at the left, a large matmul at the right.",
         width=400,
         height=316,
     )
