@@ -132,7 +132,6 @@ class Learner:
         self.cfg = cfg
         self.place = place
         self.log = log
-        self._shared: tuple[Objective, Callable] | None = None  # what shares the gradients of which
         self.model = pick_attention(model, place.device, place.precision.dtype)
         pick_head(self.model, place.device)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=place.precision.scaler)
@@ -243,9 +242,7 @@ class Learner:
     ) -> Iterator[TrainStep]:
         "Return `train` with what is put together here: one item after each step"
         world = self.place.world
-        if self._shared is None or self._shared[0] is not objective:
-            shared_loss = share_gradients(self.model, objective.loss, world, self.place.parallel)
-            self._shared = objective, shared_loss  # once: each of them hooks the parameters
-        shared_loss = self._shared[1]
+        # not kept: torch's wrapper hangs where it is freed after its process group
+        shared_loss = share_gradients(self.model, objective.loss, world, self.place.parallel)
         settings = LoopSettings(self.dtype, self.scaler, self.micro_batcher, world, shared_loss)
         return train(self.model, objective, self.cfg, self.opts, start, settings, tokens)
