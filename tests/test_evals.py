@@ -935,11 +935,13 @@ def test_a_limit_of_programs_is_a_lot_too(models, tok, tmp_path, monkeypatch):
         f.write("\n".join(map(json.dumps, rows)))
     asked = []
     monkeypatch.setattr(evaluation, "open_for_evaluation", lambda run, options, log: None)
-    monkeypatch.setattr(evaluation, "_check_loss", lambda run, texts, log: asked.extend(texts))
+    monkeypatch.setattr(
+        evaluation, "_calibrate", lambda run, questions, programs, log: asked.extend(programs)
+    )
     options = EvalOptions(tasks=("humaneval",), limit=3, folder=tmp_path, unsafe=True)
     with pytest.raises(AttributeError):  # nothing was opened
         evaluate_run("run", options)
-    assert asked == [row["prompt"] for row in random_subset(rows, 3)] != ["p0", "p1", "p2"]
+    assert asked == random_subset(rows, 3) != rows[:3]
 
 
 def test_nothing_to_ask_and_no_text_is_one_line(run, monkeypatch):

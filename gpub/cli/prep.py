@@ -351,12 +351,11 @@ def what(folder: str, step: int, context_length: int, batch: int, seed: int):
     from gpub.data.batches import Batches
 
     batches = Batches.from_shards(folder, context_length=context_length, batch=batch, seed=seed)
-    cursor = step * batch * context_length
     click.echo(
         f"step {step}, seed {seed}: {batch} rows of {context_length} tokens, "
-        f"epoch {batches.epoch(cursor)} of {folder} (data {batches.fingerprint})"
+        f"epoch {batches.epoch(step)} of {folder} (data {batches.fingerprint})"
     )
-    for n, row in enumerate(batches.trace_rows(cursor, batch * context_length)):
+    for n, row in enumerate(batches.trace_rows(step)):
         place = f"tokens {row.start:,} to {row.stop:,} of {' '.join(row.files)}"
         sources = " + ".join(row.sources)
         documents = "; ".join(row.documents)

@@ -16,10 +16,10 @@ from .shards import docs_file, documents_at
 class RowOrigin:
     "Where a window that was read lies"
 
-    # names: one, or several for a window in several shards
+    # names: one, or several where sources are read as one
     sources: tuple[str, ...]
     epoch: int  # of the source, from 0
-    start: int  # first token, counted in the source
+    start: int  # first token, counted in these sources
     stop: int  # one past the last
     files: tuple[str, ...] = ()  # the shards it lies in
     documents: tuple[str, ...] = ()  # their names
@@ -35,14 +35,14 @@ class ShardMap:
 
     def locate(
         self,
-        source: str,  # name of one of the sources
-        origin: RowOrigin,  # a window of it
+        origin: RowOrigin,  # a window of these sources
     ) -> RowOrigin:
-        "Add the shards and documents that a window touches"
+        "Name the shards and documents that a window touches, and the sources as far as it does"
         touched = []
         documents = []
-        shard_start = 0  # counted in the source
-        for entry in self.entries[source]:
+        entries = [entry for name in origin.sources for entry in self.entries[name]]
+        shard_start = 0  # counted in these sources
+        for entry in entries:
             # the part of the window in this shard, counted from its beginning
             first = max(origin.start - shard_start, 0)
             stop = min(origin.stop - shard_start, entry["tokens"])

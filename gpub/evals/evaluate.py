@@ -6,15 +6,16 @@
 __all__ = ['evaluate_run', 'EvaluatedRun', 'open_for_evaluation']
 
 # %% ../../nbs/lib/evals/evaluate.ipynb #b465a483
-# `evaluate_run` is the whole examination, in five parts; the functions below it stand in the order
-# of its calls. What is cheap and may fail comes first: missing files, a program that does nothing,
-# the loss through lm-eval against training's, the exported model's answers to a few questions. The
-# scores come last. They take hours for a large model, so the report card is handed to `save` after
-# each, and the scores of an earlier card are kept.
+# `evaluate_run` fills a report card (`ReportCard` says what one holds). It keeps the scores of an
+# earlier card, computes those that are missing, and hands the card to `save` after each: a large
+# model takes hours. What is cheap and may fail comes first: missing files, a program that does
+# nothing, the loss through the harness (lm-eval) against training's, the answers against those of
+# the exported model. The functions below it stand in the order of its calls.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -57,39 +58,32 @@ def evaluate_run(
         trial = run_python("pass", unsafe=options.unsafe)
         if not trial.ok:
             raise GpubError(f"programs do not run here: one that does nothing ended by {trial.why}")
-    # 2) load the model; no score counts unless its loss through lm-eval is that of training
+    # 2) load the model and calibrate: no score counts unless its loss is that of training
     evaluated = open_for_evaluation(run, options, log)
-    question_texts = [item.context for items in questions.values() for item in items]
-    question_texts += [program["prompt"] for program in programs]
-    calibration = _check_loss(evaluated, question_texts, log)
+    calibration = _calibrate(evaluated, questions, programs, log)
+    # 3) begin the card with what an earlier one has; below, what it lacks is added
     card = _begin_card(evaluated, options, calibration)
     if earlier is not None:
         keep_scores(card, earlier, options, log)
-    # 3) ask the exported model the first questions of each task too: the card says how many answers
-    # agree
-    unchecked = {
-        task: items[: options.check]
-        for task, items in questions.items()
-        if not is_checked(card, task, options.check, len(items))
-    }
+    # 4) check that the exported model gives the same answers to the first questions of each task
+    unchecked = {}  # task -> (questions, kind)
+    for task, items in questions.items():
+        if not is_checked(card, task, options.check, len(items)):
+            first_items, _ = in_vocabulary(items[: options.check], evaluated.tok)
+            unchecked[task] = (first_items, TASKS[task].kind)
     if unchecked:
-        legible_questions = {
-            task: (in_vocabulary(items, evaluated.tok)[0], TASKS[task].kind)
-            for task, items in unchecked.items()
-        }
-        step = evaluated.identity.step
-        compared = agreement(run, evaluated.lm, legible_questions, step, log)
-        card["agreement"] = card.get("agreement", {}) | compared
+        checked = agreement(run, evaluated.harness, unchecked, evaluated.identity.step, log)
+        card["agreement"] = card.get("agreement", {}) | checked
         save(card)
-    # 4) score each task that has no score yet
+    # 5) score the tasks
     unscored = {task: items for task, items in questions.items() if task not in card["tasks"]}
     if unscored:
-        with _show_progress(evaluated.lm, unscored, log) as work:
+        with _show_progress(evaluated.harness, unscored, log) as work:
             for number, (task, items) in enumerate(unscored.items(), 1):
                 work.doing = f"{task} ({number} of {len(unscored)})"
                 card["tasks"][task] = _score_task(evaluated, task, items, options)
                 save(card)
-    # 5) let the model write programs, and measure its surprise at text it never learned from
+    # 6) let the model write programs, and measure its surprise at text it never learned from
     if programs and "humaneval" not in card:
         score = run_programs(evaluated.model, evaluated.tok, programs, unsafe=options.unsafe)
         card["humaneval"] = ProgramScore(**score, files=options.checksum("humaneval"))
@@ -97,14 +91,10 @@ def evaluate_run(
     if evaluated.corpus and "bits_per_byte" not in card:
         texts = held_out(evaluated.corpus)
         card["bits_per_byte"] = bits_by_source(evaluated.model, evaluated.tok, texts)
-    save(card)  # also where all scores are an earlier card's
+    save(card)  # also where the card lacked nothing
     return card
 
 # %% ../../nbs/lib/evals/evaluate.ipynb #162634a3
-_TOKENS_AT_ONCE_ON_CPU = 1024
-_TOKENS_AT_ONCE_ON_GPU = 8192
-
-
 @dataclass(frozen=True)
 class EvaluatedRun:
     "A loaded run, and the text it learned from, as far as that is here"
@@ -113,11 +103,18 @@ class EvaluatedRun:
     identity: ModelIdentity
     model: Decoder
     tok: Tokenizer
-    lm: HarnessModel  # model and tokenizer as lm-eval asks them
+    harness: HarnessModel  # model and tokenizer as lm-eval asks them
     corpus: Corpus | None  # what the model learned from; None where that is gone or has changed
-    training_texts: list[str]  # documents of the corpus, about four million characters of them
-    # how often each id occurs in them: the unigram control guesses by it; None without a corpus
-    token_counts: np.ndarray | None
+
+    @cached_property
+    def training_texts(self) -> list[str]:
+        "Read back documents of the corpus, about four million characters of them"
+        return training_texts(self.corpus)
+
+    @cached_property
+    def training_counts(self) -> np.ndarray:
+        "Count how often each id occurs in them"
+        return _count_tokens(self.tok, self.training_texts)
 
 
 def open_for_evaluation(
@@ -125,70 +122,68 @@ def open_for_evaluation(
     options: EvalOptions,
     log: Callable[[str], None],  # told of checkpoints that are damaged
 ) -> EvaluatedRun:
-    "Load a run and the text it was trained on"
+    "Load a run, and find the text it was trained on"
     identity = model_identity(run, options.step, log)  # before any weight is read
     opened = open_run(run, identity.step, options.device)
-    tok = opened.tokenizer
-    corpus = corpus_of(opened.config)
-    texts = training_texts(corpus) if corpus else []
     on_cpu = opened.model.tok.weight.device.type == "cpu"
-    tokens_at_once = _TOKENS_AT_ONCE_ON_CPU if on_cpu else _TOKENS_AT_ONCE_ON_GPU
+    tokens_at_once = 1024 if on_cpu else 8192
     return EvaluatedRun(
         run=run,
         identity=identity,
         model=opened.model,
-        tok=tok,
-        lm=adapter(opened.model, tok, tokens_at_once),
-        corpus=corpus,
-        training_texts=texts,
-        token_counts=_count_tokens(tok, texts) if corpus else None,
+        tok=opened.tokenizer,
+        harness=adapter(opened.model, opened.tokenizer, tokens_at_once),
+        corpus=corpus_of(opened.config),
     )
-
-
-def _count_tokens(tok: Tokenizer, texts: Sequence[str]) -> np.ndarray:
-    "Count how often each id of a vocabulary occurs"
-    counts_v = np.zeros(tok.vocab_size, np.int64)
-    for ids in tok.encode_batch(texts):
-        counts_v += np.bincount(ids, minlength=tok.vocab_size)
-    return counts_v
-
-
-def _write_legibly(tok: Tokenizer, texts: Sequence[str]) -> list[str]:
-    "Write texts in the characters of a vocabulary, which may lack some"
-    return [legible(tok, text)[0] for text in texts]
 
 
 _CALIBRATED_WINDOWS = 8  # of the context length, which both computations of the loss read
 
 
-def _check_loss(
+def _calibrate(
     evaluated: EvaluatedRun,
-    question_texts: Sequence[str],  # in which the loss is measured where the training data is gone
+    questions: dict[str, list[Item]],  # of each task
+    programs: list[dict[str, str]],  # to be written
     log: Callable[[str], None],
 ) -> Calibration:
-    """Measure the loss through lm-eval and as training does; raises `GpubError` where they differ,
-    and where there is no text to measure it in"""
+    """Measure the loss through the harness and as training does; raises `GpubError` where they
+    differ, and where there is no text to measure it in"""
     # one more than are predicted: the first is only read
     size = _CALIBRATED_WINDOWS * evaluated.model.cfg.context_length + 1
     if evaluated.corpus:
         ids = evaluated.corpus.val[:size]
         source = "the validation split"
-    elif question_texts:
-        # `size` texts are enough: each has at least one token (`Item` refuses empty ones)
-        texts = _write_legibly(evaluated.tok, question_texts[:size])
-        ids = np.concatenate(evaluated.tok.encode_batch(texts))[:size]
-        source = "the questions (the training data is not here)"
     else:
-        raise GpubError(
-            f"nothing to ask {evaluated.run}: no tasks, and the text it learned from is not here"
-        )
-    losses = calibrate(evaluated.lm, evaluated.model, ids)
+        texts = [item.context for items in questions.values() for item in items]
+        texts += [program["prompt"] for program in programs]
+        if not texts:
+            raise GpubError(
+                f"nothing to ask {evaluated.run}: no tasks, and the text it learned from is not "
+                "here"
+            )
+        # `size` texts are enough: each has at least one token (`Item` refuses empty ones)
+        ids = np.concatenate(_encode_legibly(evaluated.tok, texts[:size]))[:size]
+        source = "the questions (the training data is not here)"
+    calibration = calibrate(evaluated.harness, evaluated.model, ids)
     log(
-        f"gate passed: {losses['harness']:.4f} nats a token through the harness, "
-        f"{losses['training']:.4f} in training's evaluation, "
-        f"on the same {losses['tokens']:,} tokens of {source}"
+        f"gate passed: {calibration['harness']:.4f} nats a token through the harness, "
+        f"{calibration['training']:.4f} in training's evaluation, "
+        f"on the same {calibration['tokens']:,} tokens of {source}"
     )
-    return losses
+    return calibration
+
+
+def _encode_legibly(tok: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    "Encode texts, in the characters of a vocabulary that may lack some of theirs"
+    return tok.encode_batch([legible(tok, text)[0] for text in texts])
+
+
+def _count_tokens(tok: Tokenizer, texts: Sequence[str]) -> np.ndarray:
+    "Count how often each id of a vocabulary occurs"
+    counts_v = np.zeros(tok.vocab_size, np.int64)
+    for ids in _encode_legibly(tok, texts):
+        counts_v += np.bincount(ids, minlength=tok.vocab_size)
+    return counts_v
 
 
 def _begin_card(
@@ -208,7 +203,7 @@ def _begin_card(
         bos="none: a context starts with its own first token",
         reference="the training text" if evaluated.corpus else "each task's own questions",
         truncation="the window keeps the end",
-        tokens_at_once=evaluated.lm.tokens,
+        tokens_at_once=evaluated.harness.tokens,
         dtype=str(weight.dtype).removeprefix("torch."),
         device=str(weight.device),
     )
@@ -231,26 +226,25 @@ _FEW_ANSWERS = 200  # up to so many are over before a bar is worth drawing
 
 @contextmanager
 def _show_progress(
-    lm: HarnessModel,
+    harness: HarnessModel,
     questions: dict[str, list[Item]],  # of each task
     log: Callable[[str], None],
 ) -> Iterator[Work]:
     "Say what is asked, and show inside the block how far it is; yields what the bar shows"
-    count = sum(len(items) for items in questions.values())
-    hint = "; --limit 100 asks 100 of each" if count > 1000 else ""
-    log(
-        f"asking {count:,} questions of {', '.join(questions)}, and each once more with the "
-        f"context of another{hint}"
-    )
+    count = 0
     answers = 0
     for items in questions.values():
+        count += len(items)
         times = 1 if len(items) == 1 else 2  # one alone has no other's context
         answers += times * sum(len(item.choices) for item in items)
+    again = ", and each once more with the context of another" if count > len(questions) else ""
+    hint = "; --limit 100 asks 100 of each" if count > 1000 else ""
+    log(f"asking {count:,} questions of {', '.join(questions)}{again}{hint}")
     work = Work(total=answers)
-    if work.total <= _FEW_ANSWERS:
-        yield work
-        return
-    with show_work(work) as advance, lm.reporting(advance):
+    if answers > _FEW_ANSWERS:
+        with show_work(work) as advance, harness.reporting(advance):
+            yield work
+    else:
         yield work
 
 
@@ -258,24 +252,22 @@ def _score_task(
     evaluated: EvaluatedRun, task: str, items: Sequence[Item], options: EvalOptions
 ) -> TaskScore:
     "Score the model and the controls on one task"
-    # 1) is the benchmark in the training text?
     files = [] if options.online else task_files(TASKS[task], options.folder)
+    # 1) what the unigram control guesses by, and whether the benchmark is in the training text
     leaked = None  # not known
-    if evaluated.corpus and files:
-        leaked = contamination(evaluated.training_texts, files)
-    # 2) what the unigram control guesses by
-    token_counts = evaluated.token_counts
-    if token_counts is None:  # of these questions alone, whatever other tasks are asked
-        contexts = _write_legibly(evaluated.tok, [item.context for item in items])
-        token_counts = _count_tokens(evaluated.tok, contexts)
-    # 3) where the questions are from, and the solved ones before each
-    source = TaskSource(options.checksum(task))
-    if TASKS[task].kind == "choice" and options.shots:
-        shots_from = "lm-eval"
+    if evaluated.corpus:
+        token_counts = evaluated.training_counts
         if files:
-            examples = examples_of(files[0])
-            shots_from = "the other questions" if examples is None else examples.name
-            if len(files) > 1:
-                shots_from += ", and so on"
-        source = TaskSource(source.files, options.shots, shots_from)
-    return score_items(evaluated.lm, task, items, token_counts, leaked, source)
+            leaked = contamination(evaluated.training_texts, files)
+    else:  # by these questions alone, whatever other tasks are asked
+        token_counts = _count_tokens(evaluated.tok, [item.context for item in items])
+    # 2) where the questions are from, and the solved ones before each
+    shots = options.shots if TASKS[task].kind == "choice" else 0
+    shots_from = "lm-eval"
+    if shots and files:
+        examples = examples_of(files[0])
+        shots_from = "the other questions" if examples is None else examples.name
+        if len(files) > 1:
+            shots_from += ", and so on"
+    source = TaskSource(options.checksum(task), shots, shots_from)
+    return score_items(evaluated.harness, task, items, token_counts, leaked, source)

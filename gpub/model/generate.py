@@ -62,8 +62,8 @@ def stream_ids(
     return _only_ids(engine.write(GenerationRequest([prompt], sampling, stop, tool)))
 
 
-def _only_ids(steps: Generator[list[GeneratedToken]]) -> Iterator[int]:
-    "Yield the ids of the only text of a request"
+def _only_ids(steps: Generator[list[GeneratedToken | None]]) -> Iterator[int]:
+    "Yield the ids of the only text of a request: with its last one the steps end, so none is None"
     with closing(steps):  # whoever closes this generator closes the engine's, which frees it
         for (token,) in steps:
             yield token.id

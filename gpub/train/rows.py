@@ -63,8 +63,7 @@ class RunRows:
     ) -> list[RowOrigin]:  # one for each window, which may be cut into several rows
         "Tell where the rows of a step lie: source, epoch, place, documents if they are known"
         length = context_length_at(step, self.cfg, self.context_length)
-        size = self.cfg.batch_tokens
-        return self._batches_of(length).trace_rows(step * size, size)
+        return self._batches_of(length).trace_rows(step)
 
 
 def _anneal_mix(cfg: TrainConfig) -> AnnealMix | None:
@@ -73,4 +72,4 @@ def _anneal_mix(cfg: TrainConfig) -> AnnealMix | None:
     if not cfg.anneal_weights:
         return None
     first_step = max(stable_steps(cfg), round(cfg.steps * (1 - cfg.anneal)))
-    return AnnealMix(cfg.anneal_weights, first_step * cfg.batch_tokens)
+    return AnnealMix(cfg.anneal_weights, first_step)
