@@ -202,35 +202,73 @@ WRONG = {
     },
     "attend_next": {
         "nothing is kept": """
-            def attend_next(row, keys, values, W_query, W_key, W_value):
-                return row @ W_value""",
+            def attend_next(row, keys, values, matrices, window):
+                return row @ matrices[2]""",
         "only earlier positions are looked at": """
-            def attend_next(row, keys, values, W_query, W_key, W_value):
-                key, value, query = row @ W_key, row @ W_value, row @ W_query
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
                 out = value
                 if keys:
                     weights = (torch.stack(keys) @ query / len(query) ** 0.5).softmax(0)
                     out = weights @ torch.stack(values)
                 keys.append(key)
                 values.append(value)
+                del keys[:-window], values[:-window]
                 return out""",
-        "not divided": """
-            def attend_next(row, keys, values, W_query, W_key, W_value):
-                keys.append(row @ W_key)
-                values.append(row @ W_value)
-                weights = (torch.stack(keys) @ (row @ W_query)).softmax(0)
+        "the lists grow": """
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
+                keys.append(key)
+                values.append(value)
+                seen = torch.stack(keys[-window:])
+                weights = (seen @ query / len(query) ** 0.5).softmax(0)
+                return weights @ torch.stack(values[-window:])""",
+        "cut before the new one is there": """
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
+                del keys[:-window], values[:-window]
+                keys.append(key)
+                values.append(value)
+                weights = (torch.stack(keys) @ query / len(query) ** 0.5).softmax(0)
                 return weights @ torch.stack(values)""",
+        "cut after all were looked at": """
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
+                keys.append(key)
+                values.append(value)
+                weights = (torch.stack(keys) @ query / len(query) ** 0.5).softmax(0)
+                out = weights @ torch.stack(values)
+                del keys[:-window], values[:-window]
+                return out""",
+        "the newest are dropped": """
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
+                keys.append(key)
+                values.append(value)
+                del keys[window:], values[window:]
+                weights = (torch.stack(keys) @ query / len(query) ** 0.5).softmax(0)
+                return weights @ torch.stack(values)""",
+        "not divided": """
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
+                keys.append(key)
+                values.append(value)
+                del keys[:-window], values[:-window]
+                return (torch.stack(keys) @ query).softmax(0) @ torch.stack(values)""",
         "divided by the width of the row": """
-            def attend_next(row, keys, values, W_query, W_key, W_value):
-                keys.append(row @ W_key)
-                values.append(row @ W_value)
-                weights = (torch.stack(keys) @ (row @ W_query) / len(row) ** 0.5).softmax(0)
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
+                keys.append(key)
+                values.append(value)
+                del keys[:-window], values[:-window]
+                weights = (torch.stack(keys) @ query / len(row) ** 0.5).softmax(0)
                 return weights @ torch.stack(values)""",
         "keys are mixed, not values": """
-            def attend_next(row, keys, values, W_query, W_key, W_value):
-                keys.append(row @ W_key)
-                values.append(row @ W_value)
-                query = row @ W_query
+            def attend_next(row, keys, values, matrices, window):
+                query, key, value = (row @ matrix for matrix in matrices)
+                keys.append(key)
+                values.append(value)
+                del keys[:-window], values[:-window]
                 weights = (torch.stack(keys) @ query / len(query) ** 0.5).softmax(0)
                 return weights @ torch.stack(keys)""",
     },

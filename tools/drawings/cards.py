@@ -57,7 +57,9 @@ def season1_4():
 
 
 def season1_5():
-    d = card("Results", "The chances of five next letters as bars; the longest one is chosen.")
+    d = card(
+        "How a model writes", "The chances of five next letters as bars; the longest one is chosen."
+    )
     words, chances = ("e", "a", "o", "i", "t"), (0.62, 0.2, 0.1, 0.05, 0.03)
     d.bars(40, 13, chances, words, w=200, h=15, gap=5, high=0.8, heat="green")
     return d

@@ -9,7 +9,7 @@ CHAPTERS = {  # season -> number, the title in one line or two, which paths cros
         ("2", "Data preparation", "", "W"),
         ("3", "Scaling up", "", "WG"),
         ("4", "Training", "challenges", "WG"),
-        ("5", "Results", "", "W"),
+        ("5", "How a model", "writes", "W"),
         ("6", "The optimization", "ladder", "G"),
     ),
     2: (
