@@ -79,18 +79,18 @@ def die(name, step):
     if name == phase and str(step) == moment:
         os.kill(os.getpid(), signal.SIGKILL)
 
-look, log, judge = PhaseRunner.look, OpenRun._log_step, gpub.plans.runner.judge_phase
+look, log, judge = PhaseRunner.look, OpenRun._write_row, gpub.plans.runner.judge_phase
 def looked(self, s):
     die("base", s.n)
     return look(self, s)
-def written(self, s):
-    log(self, s)
+def written(self, row):
+    log(self, row)
     if isinstance(self.task, Tuning):
-        die(self.task.out.name, s.n)
+        die(self.task.out.name, row["step"])
 def judged(out, plan, p, *more):
     die(p.name, "verdict")
     return judge(out, plan, p, *more)
-PhaseRunner.look, OpenRun._log_step, gpub.plans.runner.judge_phase = looked, written, judged
+PhaseRunner.look, OpenRun._write_row, gpub.plans.runner.judge_phase = looked, written, judged
 from gpub.cli.main import main
 main()
 """

@@ -872,16 +872,16 @@ def test_precision_is_measured_once_and_kept(share, name, text, tmp_path, monkey
         return whole(*args, **options)
 
     monkeypatch.setattr(learner, "train", noted)
-    logs = OpenRun._log_step
+    logs = OpenRun._write_row
 
-    def stops(run, s):
-        logs(run, s)
-        if s.n == 10:
+    def stops(run, row):
+        logs(run, row)
+        if row["step"] == 10:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(OpenRun, "_log_step", stops)
+    monkeypatch.setattr(OpenRun, "_write_row", stops)
     assert gpub(*argv) == 130
-    monkeypatch.setattr(OpenRun, "_log_step", logs)
+    monkeypatch.setattr(OpenRun, "_write_row", logs)
     monkeypatch.setattr(
         kernels, "forward_backward_seconds", lambda *a: pytest.fail("measured again")
     )

@@ -112,11 +112,11 @@ def test_a_killed_command_goes_on_to_the_same_bits(talker, tmp_path, method):
     program = (
         "import os, signal, sys\n"
         "from gpub.train.trainer import OpenRun\n"
-        "log_step = OpenRun._log_step\n"
-        "def log_and_die(self, s):\n"
-        "    log_step(self, s)\n"
-        "    if s.n == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "OpenRun._log_step = log_and_die\n"
+        "write_row = OpenRun._write_row\n"
+        "def log_and_die(self, row):\n"
+        "    write_row(self, row)\n"
+        "    if self.state.step == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "OpenRun._write_row = log_and_die\n"
         "from gpub.cli.main import main\n"
         "main()\n"
     )
@@ -595,17 +595,17 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
     "Pinned where that is free, else said in one line; the bits are those of an undisturbed run"
     command, words = METHODS["sft"]
     words = [talker, *words, "--steps", 6, "--every", 2, "--device", "cpu", "--out"]
-    threads, real = torch.get_num_threads(), OpenRun._log_step
+    threads, real = torch.get_num_threads(), OpenRun._write_row
     used = []
 
-    def stopped_at_three(self, s):
+    def stopped_at_three(self, row):
         used.append(torch.get_num_threads())
-        if s.n == 3:
+        if row["step"] == 3:
             signal.raise_signal(signal.SIGTERM)
-        real(self, s)
+        real(self, row)
 
     def cut(folder):
-        monkeypatch.setattr(OpenRun, "_log_step", stopped_at_three)
+        monkeypatch.setattr(OpenRun, "_write_row", stopped_at_three)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         assert isinstance(typed(command, *words, folder).exception, Interrupted)
         return folder
@@ -614,7 +614,7 @@ def test_a_resumed_run_has_the_threads_of_before(talker, tmp_path, monkeypatch):
         monkeypatch.setattr(f"{room}.usable_cores", lambda: 2)
     try:
         pinned, forced = cut(tmp_path / "pinned"), cut(tmp_path / "forced")
-        monkeypatch.setattr(OpenRun, "_log_step", real)
+        monkeypatch.setattr(OpenRun, "_write_row", real)
         done(command, *words, tmp_path / "whole")
         monkeypatch.setenv("OMP_NUM_THREADS", "2")
         said = done(command, *words, forced)

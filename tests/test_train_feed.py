@@ -149,7 +149,7 @@ def test_what_a_caller_does_between_steps_is_not_the_pace(text, tmp_path):
     options = RunOptions("shakespeare", tmp_path / "slow", text, SETTINGS, "cpu", eval_tokens=200)
     hours = 0.0
     with Trainer(options).opened() as run:
-        run.watch.now = lambda: time.perf_counter() + hours
+        run.clock.now = lambda: time.perf_counter() + hours
         for step in run.steps():
             hours += 3600.0
     rows = [json.loads(line) for line in (run.task.out / "log.jsonl").read_text().splitlines()]
@@ -161,7 +161,7 @@ def test_what_a_caller_does_before_the_next_steps_is_not_the_pace(text, tmp_path
     options = RunOptions("shakespeare", tmp_path / "slow", text, SETTINGS, "cpu", eval_tokens=200)
     hours = 0.0
     with Trainer(options).opened() as run:
-        run.watch.now = lambda: time.perf_counter() + hours
+        run.clock.now = lambda: time.perf_counter() + hours
         for step in run.steps():
             break
         hours += 3600.0

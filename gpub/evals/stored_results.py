@@ -23,6 +23,7 @@ from ..record.folder import sweep_halves
 from ..record.run import Run
 from gpub.share.hub import (
     ModelIdentity,
+    check_model,
     is_hub_folder,
     model_folder,
     model_identity,
@@ -39,6 +40,7 @@ def stored_or_new(
 ) -> ReportCard:
     """Return stored results of these questions and weights; what they lack is scored, and stored
     beside them task by task: what ends in the middle goes on there. Refuses another run's"""
+    check_model(run)  # before the questions are read
     path = Path(file or results_file(run))
     if path.parent != Path(run):  # a folder that cannot be made is refused before the work
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,7 @@ class Saver:
         # a second folder for the run: another disk, a network volume, Drive
         mirror: Path | str | None = None,
         log: Callable[[str], None] = print,  # called with one line when the mirror fails
+        step: int | None = None,  # steps done by the checkpoint that is there already
     ):
         self.run_dir = Path(run_dir)
         self.keep = keep
@@ -51,7 +52,7 @@ class Saver:
         self.mirror = None if mirror is None else Mirror(run_dir, mirror, keep, log)
         self._pool = ThreadPoolExecutor(1, "gpub-save")
         self._job: Future | None = None
-        self.step: int | None = None  # newest that is written or on its way, and has not failed
+        self.step = step  # newest that is written or on its way, and has not failed
 
     def save(
         self,
@@ -91,7 +92,7 @@ class Saver:
         self,
         step: int,  # steps done
     ) -> bool:
-        "Tell whether this saver wrote a step last, or is about to; False once its write has failed"
+        "Tell whether a step is the newest that is saved or on its way; not once its write failed"
         return self.step == step
 
     def wait(self) -> None:

@@ -84,9 +84,10 @@ class SlicedSaver(Saver):
         keep: int = 3,  # as `Saver`
         mirror: Path | str | None = None,  # as `Saver`
         log: Callable[[str], None] = print,  # as `Saver`
+        step: int | None = None,  # as `Saver`
     ):
         self.main = dist.get_rank() == 0
-        super().__init__(run_dir, keep, mirror if self.main else None, log)
+        super().__init__(run_dir, keep, mirror if self.main else None, log, step)
         # saving talks beside the training, so it has a line of its own
         self.group = dist.new_group(backend="gloo")
 

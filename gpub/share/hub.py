@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FILE_BYTES', 'WEIGHTS', 'INDEX', 'WeightDtype', 'TORCHTITAN', 'TORCHTITAN_FILE', 'write_weights', 'read_weights',
            'export_model', 'same_vocab', 'import_folder', 'find_folder', 'talks_like_ours', 'import_run', 'ImportedRun',
-           'model_folder', 'is_hub_folder', 'open_run', 'ModelIdentity', 'model_identity', 'run_name', 'CardFacts',
-           'model_card', 'export_run', 'push']
+           'model_folder', 'is_hub_folder', 'open_run', 'ModelIdentity', 'check_model', 'model_identity', 'run_name',
+           'CardFacts', 'model_card', 'export_run', 'push']
 
 # %% ../../nbs/lib/share/hub.ipynb #cbe75d6a
 import json
@@ -521,19 +521,27 @@ class ModelIdentity:
     weights: str  # their SHA-256
 
 
+def check_model(
+    run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
+) -> Path:
+    "Find the folder of a model that is only read; raises `GpubError` where there is none"
+    folder = model_folder(run)
+    if not (folder / "config.json").is_file():
+        raise GpubError(f"{run} is not a run folder: it has no config.json{similar_run(run)}")
+    return folder
+
+
 def model_identity(
     run: Path | str,  # a run folder, a Hugging Face folder, or OWNER/NAME on the Hub
     step: int | None = None,  # which checkpoint; default the newest
     log: Callable[[str], None] = print,  # told of checkpoints that are damaged
 ) -> ModelIdentity:
     "Find the checkpoint that results will belong to; raises `GpubError` where there is none"
-    folder = model_folder(run)
+    folder = check_model(run)
     if is_hub_folder(folder):
         if step is not None:
             raise GpubError(f"{run} is a Hugging Face folder and has no steps: leave --step out")
         return ModelIdentity(None, 0, folder_weights(folder))
-    if not (folder / "config.json").is_file():
-        raise GpubError(f"{run} is not a run folder: it has no config.json{similar_run(run)}")
     run_id = read_config(run, "model").get("run_id")
     checkpoint = Run(run, step, log=log).weights()
     return ModelIdentity(run_id, checkpoint.step, checkpoint.weights_checksum())

@@ -14,27 +14,25 @@ __all__ = ['Trainer', 'OpenRun']
 # The way to a gradient: `Trainer.go` > `OpenRun.steps` > `loop.train`, which `Learner.take_steps`
 # puts together > `memory.forward_backward` > `.backward()`.
 
-import secrets
 import shlex
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from ..core import GpubError
-from ..device import machine, seed_everything, threads_line, use_threads
-from ..model.gpt import Decoder
+from ..device import seed_everything, threads_line, use_threads
 from ..record.checkpoint_draft import mark_latest
 from ..record.folder import Interrupted, disk_errors, lock_folder, stop_flag
 from ..record.ledger import Ledger, repair_ledger
 from ..record.run import Run
 from ..record.saver import Saver
-from .journal import Journal, Stopwatch
+from .journal import Journal, RunClock
 from .kernels import known_peak
 from .learner import Learner, Placement, get_rng
 from .loop import Diverged, Objective, TrainStep
@@ -42,8 +40,8 @@ from .lost_process import explain_lost_process, note_step
 from .options import CommonOptions
 from .parallel import World
 from .pretraining import read_pretraining
-from .resume import RunState, cut_records, exact_conditions, keep_smaller_cut
-from .resume import newest_path, open_config, restore_or_begin
+from .resume import RunState, begin_config, cut_records, find_config
+from .resume import keep_smaller_cut, newest_path, restore_or_begin, saved_state
 from .task import TrainingTask
 from .trackers import check_tracker, tracker
 
@@ -63,14 +61,12 @@ class Trainer:
         # how to call this again
         self.command = options.command or f"gpub resume {shlex.quote(str(self.out))}"
         self.world = World.from_env()
-        # when the bill of the first call begins; a later one's begins with the call
-        self.started_at = options.started_at or time.perf_counter()
+        self.started_at = options.started_at  # when a command began: its bill does, too
 
     @cached_property
     def task(self) -> TrainingTask:
         "What is learned, read when it is first asked for, before anything is written"
         check_tracker(self.options.track)
-        use_threads()  # of the whole process
         return self.read_task()
 
     def read_task(self) -> TrainingTask:
@@ -91,12 +87,15 @@ class Trainer:
 
         Whoever leaves the block before the end saves nothing: the next call goes on from the newest
         checkpoint. What the block itself raises passes as it is"""
+        bill_from = self.started_at or time.perf_counter()
+        self.started_at = None  # the bill of a later call begins with the call
+        use_threads()  # of the whole process
         task = self.task  # read outside `disk_errors`: it is about the folder that is written to
         # closed from the last to the first: what reads ahead, the cut, the words for a lost
         # process, curves, saver (which waits for its write), ledger, lock, processes, signals
         with ExitStack() as held:
             with disk_errors(self.out):
-                run = self._open(held)
+                run = self._open(held, bill_from)
             held.enter_context(explain_lost_process(self.world, self.command))
             held.enter_context(keep_smaller_cut(self.out, task.cfg))
             try:
@@ -112,12 +111,10 @@ class Trainer:
                     run.ledger.flush()
                     self.world.on_main(run.saver.wait)  # bill and report are in the mirror too
 
-    def _open(self, held: ExitStack) -> "OpenRun":
+    def _open(self, held: ExitStack, bill_from: float) -> "OpenRun":
         "Take the folder, go on from its newest checkpoint or begin, and open what is written to"
         task = self.task
         options = self.options
-        started_at = self.started_at or time.perf_counter()
-        self.started_at = None
         # 1) signals, processes, and a folder that is this run's alone
         stop_requested = held.enter_context(stop_flag(task.log))
         held.enter_context(self.world.joined(task.device))
@@ -125,15 +122,15 @@ class Trainer:
         self.world.on_main(self._lock_folder, folder, held)
         # 2) what learns, from the newest checkpoint or new
         seed_everything(task.cfg.seed)
-        config = self.world.on_main(self._read_config)  # before the model: it may be a large one
+        config = self.world.on_main(find_config, task)  # before the model: it may be a large one
         model = task.build_model()
         if config is None:
-            config = self.world.on_main(self._write_config, model)
+            config = self.world.on_main(begin_config, task, model, self.command)
         learner, state = restore_or_begin(task, model, config, folder)
         self.world.on_main(self._cut_files, state.step)
         # 3) who writes: the ledger first, since it counts what the others' ends take
         ledger_dir = self.out if self.world.main else None  # the other processes only count
-        ledger = Ledger(ledger_dir, options.usd_per_hour, state.step, started_at, options.paid)
+        ledger = Ledger(ledger_dir, options.usd_per_hour, state.step, bill_from, options.paid)
         held.callback(self._close_ledger, ledger)
         if ledger.gap_note():
             task.log(ledger.gap_note())
@@ -142,7 +139,7 @@ class Trainer:
             task.log(_outlook(task, config, learner, state.step))
             if self.world.main:
                 curves = options.track
-        saver = held.enter_context(self._make_saver(learner.place))
+        saver = held.enter_context(self._make_saver(learner.place, state.step))
         track = tracker(curves, self.out, config, config["run_id"], task.log)
         held.enter_context(closing(track))
         return OpenRun(
@@ -152,6 +149,7 @@ class Trainer:
             learner=learner,
             state=state,
             ledger=ledger,
+            clock=RunClock(ledger, state),
             journal=Journal(self.out, track, task.progress),
             saver=saver,
             stop_requested=stop_requested,
@@ -166,32 +164,6 @@ class Trainer:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
 
-    def _read_config(self) -> dict | None:  # None: the folder is new
-        "Return what config.json says; raises `GpubError` where it is another run's"
-        if not (self.out / "config.json").exists():
-            return None
-        return open_config(self.task, about={})
-
-    def _write_config(self, model: Decoder) -> dict:
-        "Write a new config.json"
-        task = self.task
-        facts = task.describe()
-        precision = task.choose_precision(model)  # it may have to be timed
-        about = dict(
-            parameters=sum(p.numel() for p in model.parameters()),
-            device=str(task.device),
-            precision=dict(name=precision.name, why=precision.why),
-            run_id=secrets.token_hex(4),
-            machine=machine(task.device),
-            processes=self.world.size,
-            command=self.command,
-            reference=facts.reference,
-            prompt=facts.prompt,
-            unit=facts.unit,
-            **facts.more,
-        )
-        return open_config(task, about)
-
     def _cut_files(self, step: int) -> None:
         "Let LATEST, tokenizer and logs be those of the step that the run goes on from"
         mark_latest(self.out, step)
@@ -202,15 +174,15 @@ class Trainer:
         with disk_errors(self.out):
             ledger.flush()
 
-    def _make_saver(self, place: Placement) -> Saver:
+    def _make_saver(self, place: Placement, step: int) -> Saver:
         "Make what saves: in process 0, or in every process where each has a slice of the model"
         options = self.options
         if place.sliced:
             from gpub.record.slices import SlicedSaver  # imports torch's distributed part
 
-            return SlicedSaver(self.out, options.keep, options.mirror, self.task.log)
+            return SlicedSaver(self.out, options.keep, options.mirror, self.task.log, step)
         mirror = options.mirror if self.world.main else None
-        return Saver(self.out, options.keep, mirror, self.task.log)
+        return Saver(self.out, options.keep, mirror, self.task.log, step)
 
 
 @dataclass(kw_only=True)
@@ -223,22 +195,13 @@ class OpenRun:
     learner: Learner  # model, optimizers, and how a step is cut
     state: RunState  # after the newest step
     ledger: Ledger  # where the seconds go
+    clock: RunClock  # books them there, and knows the pace
     journal: Journal  # of log and samples
     saver: Saver  # used by process 0; where the model is in slices, by each
     stop_requested: threading.Event  # saves after the step that is on its way, and ends
     command: str  # how to go on after an interruption
     held: ExitStack  # closed when the run is left
-    objective: Objective | None = field(init=False, default=None)  # made for the first step
-    opened_at: int = field(init=False)  # the step it goes on from, whose checkpoint is on the disk
-    watch: Stopwatch = field(init=False)  # the pace, without what is set aside
-    idle_since: float = field(init=False)  # since when whoever takes the steps has the word
-    logged_tokens: int = field(init=False)  # read when the last row was written
-
-    def __post_init__(self):
-        self.opened_at = self.state.step
-        self.watch = Stopwatch(self.state.step, self.state.seconds)
-        self.idle_since = self.watch.now()
-        self.logged_tokens = self.state.tokens
+    objective: Objective | None = None  # made for the first step
 
     def steps(self) -> Iterator[TrainStep]:
         "Yield each `TrainStep`, logged and saved; none where the run was at its end"
@@ -246,72 +209,76 @@ class OpenRun:
         state = self.state
         if state.step >= task.cfg.steps:
             return
-        self.watch.leave_out(since=self.idle_since)
+        self.clock.train()
         if self.objective is None:
-            with self._set_aside("compile"):
+            with self.clock.set_aside("compile"):
                 self.objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
             with disk_errors(task.out):
                 self._write_samples(0)
-        self.ledger.switch("train")
         for step in self.learner.take_steps(self.objective, state.step, state.tokens):
             if step.n != state.step + 1:
                 raise GpubError(f"step {step.n} was made before: one `steps` at a time makes them")
-            note_step(task.world, step.n)
             state.step = step.n
             state.tokens = step.tokens
-            is_last = step.n == task.cfg.steps
             with disk_errors(task.out):
-                self.ledger.mark_step(step.n)
-                if step.n % task.cfg.log_every == 0 or step.n in task.eval_steps:
-                    self._log_step(step)
-                # all stop after the same step: the CPUs wait for each other here, no GPU does
-                stopping = task.world.any(self.stop_requested.is_set())
-                if step.n in task.sample_steps:
-                    self._checked_row(step)
-                    self._write_samples(step.n)
-            if step.n % task.save_every == 0 or is_last or stopping:
-                self.save(step)
-            if stopping and not is_last:
+                stopping = self._write_what_is_due(step)
+            if stopping and step.n < task.cfg.steps:
                 task.world.on_main(self.saver.await_last_write)  # it is saved when we say so
                 raise Interrupted(
                     f"stopped at step {step.n} of {task.cfg.steps}, saved in {task.out}; go on "
                     f"with: {self.command}"
                 )
             # no span: whoever reads the steps may leave in the middle, and nothing is held here
-            self.ledger.switch("idle")
-            self.idle_since = self.watch.now()
+            self.clock.idle()
             yield step
-            self.watch.leave_out(since=self.idle_since)
-            self.ledger.switch("train")
+            self.clock.train()
 
-    def _log_step(self, step: TrainStep) -> None:
+    def _write_what_is_due(self, step: TrainStep) -> bool:
+        "Log, sample and save a step if it is time to; tell whether the run was asked to stop"
+        task = self.task
+        note_step(task.world, step.n)
+        self.ledger.mark_step(step.n)
+        logging = step.n % task.cfg.log_every == 0 or step.n in task.eval_steps
+        sampling = step.n in task.sample_steps
+        if logging or sampling:
+            row = self._checked_row(step)
+        if logging:
+            self._write_row(row)
+        if sampling:
+            self._write_samples(step.n)
+        # all stop after the same step: the CPUs wait for each other here, no GPU does
+        stopping = task.world.any(self.stop_requested.is_set())
+        if step.n % task.save_every == 0 or step.n == task.cfg.steps or stopping:
+            self.save(step)
+        return stopping
+
+    def _write_row(self, row: dict) -> None:
         "Write a row of log.jsonl, with a validation where one is due"
         task = self.task
-        row = self._checked_row(step)
-        tok_s = (step.tokens - self.logged_tokens) / self.watch.seconds_since_row()
-        self.logged_tokens = step.tokens
+        state = self.state
+        tok_s = self.clock.tok_s(state.tokens)
         row["tok_s"] = round(tok_s)
-        flops = task.flops_per_token(step.n - 1)
+        flops = task.flops_per_token(state.step - 1)
         if flops is not None:
-            with self._set_aside("setup"):  # measured when the first row needs it
+            with self.clock.set_aside("setup"):  # measured when the first row needs it
                 peak = known_peak(task.device, self.learner.dtype, torch.get_num_threads())
             row["mfu"] = round(flops * tok_s / (peak * task.world.size), 4)
-        if step.n in task.eval_steps:
-            with self.ledger.span("eval"):
+        if state.step in task.eval_steps:
+            with self.clock.set_aside("eval"):
                 row |= task.validate(self.learner)
-            self.state.val_loss = row.get("val_loss", self.state.val_loss)
-        seconds = self.watch.seconds()
-        row |= dict(seconds=round(seconds, 3), usd=round(self._usd(seconds), 6))
+            state.val_loss = row.get("val_loss", state.val_loss)
+        self.clock.update(state)
+        row |= dict(seconds=round(state.seconds, 3), usd=round(state.usd, 6))
         if task.world.main:
-            left = self.watch.seconds_left(step.n, task.cfg.steps)
-            self.journal.write_row(row, self.state.val_loss, left)
-        self.watch.mark_row()
-        self.state.row = row
+            left = self.clock.seconds_left(state.step, task.cfg.steps)
+            self.journal.write_row(row, state.val_loss, left)
+        self.clock.mark_row(state.tokens)
+        state.row = row
 
     def _write_samples(self, n: int) -> None:
         "Write what the model makes of its prompts after `n` steps to samples.jsonl"
-        with self._set_aside("eval"):
+        with self.clock.set_aside("eval"):
             for prompt, text in self.task.sample(self.learner, self.config["prompt"]):
                 if self.task.world.main:
                     self.journal.write_text(n, prompt, text)
@@ -327,12 +294,12 @@ class OpenRun:
             raise GpubError(
                 f"step {step.n} is over: only the newest, {self.state.step}, can be saved"
             )
-        self._checked_row(step)
+        self._checked_row(step)  # whoever reads the steps may have changed the weights
         with disk_errors(self.task.out):
-            with self._set_aside("save"):
+            with self.clock.set_aside("save"):
                 if not self.is_saved():
                     self.ledger.flush()  # the checkpoint notes how long the ledger is
-                    self._write_checkpoint(step)
+                    self._write_checkpoint()
                 if wait:
                     self.task.world.on_main(self.saver.wait)
             self.ledger.flush()  # the time that saving took
@@ -340,42 +307,29 @@ class OpenRun:
     def is_saved(self) -> bool:
         """Tell whether the newest step has a checkpoint, on the disk or on its way there; not once
         its write has failed. Every process must call it"""
-        newest = self.state.step
-        if newest == self.opened_at:
-            return True
-        return self.task.world.on_main(self.saver.has, newest)
+        return self.task.world.on_main(self.saver.has, self.state.step)
 
-    def _write_checkpoint(self, step: TrainStep) -> None:
+    def _write_checkpoint(self) -> None:
         "Hand everything that a resume needs to the saver"
         task = self.task
-        learner = self.learner
-        seconds = self.watch.seconds()
-        state = dict(
-            seconds=seconds,
-            usd=self._usd(seconds),
-            val_loss=self.state.val_loss,
-            tokens=step.tokens,
-            scaler=learner.scaler.state_dict(),
-            fit=learner.micro_batcher.cut.to_dict(),
-            run_id=self.config["run_id"],
-            config=task.identity(),
-            exact=exact_conditions(learner),
-        )
-        model, optimizer = task.to_saved(learner)
+        on_main = task.world.on_main
+        step = self.state.step
+        self.clock.update(self.state)
+        state = saved_state(task, self.learner, self.state, self.config["run_id"])
+        model, optimizer = task.to_saved(self.learner)
         if task.world.main:
             optimizer |= get_rng()
-        milestone = step.n in task.milestone_steps
-        if learner.place.sliced:
-            task.world.on_main(self.saver.prepare, step.n, model, optimizer)
-            whole = step.n == task.cfg.steps
-            self.saver.save(step.n, model, optimizer, state, milestone, whole=whole)
+        milestone = step in task.milestone_steps
+        if self.learner.place.sliced:
+            on_main(self.saver.prepare, step, model, optimizer)
+            whole = step == task.cfg.steps
+            self.saver.save(step, model, optimizer, state, milestone, whole=whole)
         else:
-            task.world.on_main(self.saver.save, step.n, model, optimizer, state, milestone)
+            on_main(self.saver.save, step, model, optimizer, state, milestone)
 
     def _checked_row(self, step: TrainStep) -> dict:
         """Return the step's numbers; raises `Diverged` where they, or the weights they led to, are
-        none: it says what to do, and where the last good weights are. Nothing is remembered of it:
-        whoever reads the steps may have changed the weights since"""
+        none: it says what to do, and where the last good weights are"""
         try:
             row = step.row()
             if not self.learner.is_finite():
@@ -399,20 +353,6 @@ class OpenRun:
         except GpubError as e:  # none is whole
             self.task.log(str(e))
             return None
-
-    def _usd(
-        self,
-        seconds: float,  # of the run
-    ) -> float:
-        "Return what the run has cost, each process at its own price"
-        own_hours = (seconds - self.state.seconds) / 3600
-        return self.state.usd + own_hours * self.task.options.usd_per_hour
-
-    @contextmanager
-    def _set_aside(self, kind: str) -> Iterator[None]:
-        "Book the time spent inside as this kind in the ledger, and leave it out of tok/s"
-        with self.ledger.span(kind), self.watch.pause():
-            yield
 
 
 def _outlook(task: TrainingTask, config: dict, learner: Learner, step: int) -> str:
