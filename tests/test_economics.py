@@ -44,9 +44,10 @@ from gpub.plans.published import lookup
 from gpub.train.presets import PRESETS
 
 NBS = Path(__file__).parents[1] / "nbs"
-checkpointing_price, failure_table, fits_table = defined_here(
-    NBS / "season2/04_ten_lessons.ipynb", "checkpointing_price", "failure_table", "fits_table"
+checkpointing_price, fits_table = defined_here(
+    NBS / "season2/04_ten_lessons.ipynb", "checkpointing_price", "fits_table"
 )
+(failure_table,) = defined_here(NBS / "season2/deeper/before_you_rent.ipynb", "failure_table")
 
 
 def test_published_dollars_per_billion_come_out():
