@@ -520,6 +520,18 @@ def test_what_is_asked_is_said_and_what_takes_long_shows_how_far_it_is(
     assert re.search(r"asking 12 questions of arc_easy, lambada, .* context of another\n", out)
     assert out.index("arc_easy (1 of 2)  ") < out.index("lambada (2 of 2)  ")
     assert re.search(r"lambada \(2 of 2\)  \d+:\d\d done, 0:00 left\n", out), "all was counted"
+    one = EvalOptions(tasks=tasks, limit=1, folder=files, device="cpu", check=0)
+    evaluate_run(run, one)  # there is no other question whose context it could get
+    assert "asking 2 questions of arc_easy, lambada\n" in capsys.readouterr().out
+
+
+def test_a_card_that_has_all_scores_reads_no_training_text(run, files, monkeypatch):
+    options = EvalOptions(tasks=("lambada",), limit=2, folder=files, device="cpu", check=0)
+    card = evaluate_run(run, options, lambda line: None)
+    monkeypatch.setattr(evaluation, "training_texts", lambda corpus: pytest.fail("it was read"))
+    assert evaluate_run(run, options, lambda line: None, card) == card
+    with pytest.raises(pytest.fail.Exception, match="it was read"):
+        evaluate_run(run, options, lambda line: None)
 
 
 def test_the_command_on_a_model_of_characters(run, files):

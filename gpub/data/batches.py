@@ -60,14 +60,14 @@ class AnnealMix(Config):
 
     # source -> share of the tokens, in any unit
     weights: Annotated[dict[str, float], MinLen(1)]
-    first_step: Annotated[int, Ge(0)]  # that has these shares
+    first_step: Annotated[int, Ge(0)]  # of the end
 
 
 @dataclass(frozen=True)
 class WindowSource:
-    "A source that windows are read from, and the order they are read in"
+    "A source, or all that are read as one: its ids, and the order in which its windows are read"
 
-    names: tuple[str, ...]  # one, or those of all sources that are read as one
+    names: tuple[str, ...]  # of these sources
     ids: HostIds | DeviceIds
     order: WindowOrder
 
@@ -88,10 +88,10 @@ class Batches:
     step.
 
     A step is the next `batch` windows of all sources together; each rank reads an equal part. With
-    8 rows, step 3 is windows 24 to 31, and the second of two ranks reads 28 to 31. With weights
-    3 : 1, two sources give 21 and 7 of the windows before 28, and 24 and 8 of those before 32: so
-    this rank reads windows 21 to 23 of one and window 7 of the other. All ranks together read the
-    rows of a single process, in another order where there are several sources.
+    8 rows a step, step 3 is windows 24 to 31, and the second of two ranks reads 28 to 31. With
+    weights 3 : 1, two sources give 21 and 7 of the windows before 28, and 24 and 8 of those before
+    32: so this rank reads windows 21 to 23 of one and window 7 of the other. All ranks together
+    read the rows of a single process, in another order where there are several sources.
 
     Ids are trusted to be below the vocabulary. Raises `GpubError` for a plan, ids or weights that
     do not fit together"""
@@ -179,9 +179,9 @@ class Batches:
         step: int,  # from 0
         row_length: int,  # tokens a row: a part of a window, or all of it
     ) -> Batch:
-        """Read this rank's rows of a step, cut to a length: as many tokens, in more rows. A run
-        whose rows grow sees each token once. Raises `GpubError` for a length that does not divide
-        the context"""
+        """Read this rank's rows of a step, cut to a length: the same windows, in more rows, so a
+        run whose rows grow sees each token once. Raises `GpubError` for a length that does not
+        divide the context"""
         window_length = self.plan.context_length
         if row_length < 1 or window_length % row_length:
             raise GpubError(f"windows of {window_length} tokens cannot be cut into {row_length}")
@@ -194,7 +194,7 @@ class Batches:
         return Batch.from_windows(windows)
 
     def _window_ranges(self, step: int) -> list[tuple[WindowSource, int, int]]:
-        "List the sources, each with the first window that this rank reads there, and one past it"
+        "List the sources, each with this rank's first window there, and one past its last"
         count = self.plan.batch // self.plan.world_size
         first = self._first_window(step) + self.plan.rank * count
         begins = self.mixture.windows_per_source(first)
@@ -202,7 +202,7 @@ class Batches:
         return list(zip(self.sources, begins, ends))
 
     def _first_window(self, step: int) -> int:
-        "Return the first window of a step, of all sources and ranks"
+        "Return the number of a step's first window, counted over all sources and ranks"
         step = operator.index(step)  # no slice: there is no last step
         if step < 0:
             raise IndexError(f"steps count from 0, not {step}")

@@ -108,7 +108,7 @@ class EvaluatedRun:
 
     @cached_property
     def training_texts(self) -> list[str]:
-        "Read back documents of the corpus, about four million characters of them"
+        "Read back documents of the corpus, where there is one: about four million characters"
         return training_texts(self.corpus)
 
     @cached_property
