@@ -474,6 +474,26 @@ WRONG = {
             def own_forecast(points, n, d):
                 return fit_law(points, boots=100).forecast(d, n)""",
     },
+    "chance_of_so_few": {
+        "certain": """
+            def chance_of_so_few(held, asked, level=0.9):
+                return 1.0""",
+        "exactly so many": """
+            def chance_of_so_few(held, asked, level=0.9):
+                return math.comb(asked, held) * level**held * (1 - level) ** (asked - held)""",
+        "fewer, and not so many": """
+            def chance_of_so_few(held, asked, level=0.9):
+                return sum(
+                    math.comb(asked, k) * level**k * (1 - level) ** (asked - k)
+                    for k in range(held)
+                )""",
+        "the share that held": """
+            def chance_of_so_few(held, asked, level=0.9):
+                return held / asked""",
+        "the orders left out": """
+            def chance_of_so_few(held, asked, level=0.9):
+                return sum(level**k * (1 - level) ** (asked - k) for k in range(held + 1))""",
+    },
     "smallest_within": {
         "half the best": """
             def smallest_within(law, flops, slack):
