@@ -642,7 +642,12 @@ WRONG = {
                 return max(0, int((gb * 1e9 / 2 - shared) / expert))""",
     },
 }
-DEEPER = ("before_you_rent", "dollars_by_a_law", "recipes_of_larger_runs")
+DEEPER = (
+    "before_you_rent",
+    "dollars_by_a_law",
+    "how_often_a_range_holds",
+    "recipes_of_larger_runs",
+)
 ATTACKED = [path for path in CHAPTERS if path.parent.name == "season2" or path.stem in DEEPER]
 PAGES = {name: path for path in ATTACKED for name in exercises(path)[0] if name in WRONG}
 
