@@ -641,8 +641,45 @@ WRONG = {
             def most_experts(shared, expert, gb, size=14):
                 return max(0, int((gb * 1e9 / 2 - shared) / expert))""",
     },
+    "text_kib": {
+        "every layer has a window": """
+            def text_kib(tokens, layers, full, window, kib):
+                return kib * layers * min(tokens, window)""",
+        "a window is kept whole, however short the text": """
+            def text_kib(tokens, layers, full, window, kib):
+                return kib * (full * tokens + (layers - full) * window)""",
+        "full layers and others mixed up": """
+            def text_kib(tokens, layers, full, window, kib):
+                return kib * ((layers - full) * tokens + full * min(tokens, window))""",
+        "a token, not a text": """
+            def text_kib(tokens, layers, full, window, kib):
+                return kib * (full + (layers - full) * min(tokens, window) / tokens)""",
+    },
+    "experts_at_work": {
+        "the router forgotten": """
+            def experts_at_work(layers, d_model, d_ff, n, active):
+                expert = 3 * d_model * d_ff
+                return layers * n * expert, layers * active * expert""",
+        "one block": """
+            def experts_at_work(layers, d_model, d_ff, n, active):
+                expert, router = 3 * d_model * d_ff, d_model * n
+                return n * expert + router, active * expert + router""",
+        "a part of the router": """
+            def experts_at_work(layers, d_model, d_ff, n, active):
+                one = 3 * d_model * d_ff + d_model
+                return layers * n * one, layers * active * one""",
+        "all work": """
+            def experts_at_work(layers, d_model, d_ff, n, active):
+                memory = layers * (3 * d_model * d_ff * n + d_model * n)
+                return memory, memory""",
+        "two matrices": """
+            def experts_at_work(layers, d_model, d_ff, n, active):
+                expert, router = 2 * d_model * d_ff, d_model * n
+                return layers * (n * expert + router), layers * (active * expert + router)""",
+    },
 }
 DEEPER = (
+    "after_llama",
     "before_you_rent",
     "dollars_by_a_law",
     "how_often_a_range_holds",

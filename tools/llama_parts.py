@@ -31,7 +31,7 @@ from gpub.model.llama_architecture import BURN_1B
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "nbs/season2/01_from_134m_to_1b.ipynb"
 RECEIPT = ROOT / "data/llama_parts.json"
-CELLS = ("e718867b",)  # of the page: they define `AfterSteps`
+CELLS = ("after-part0", "after-part1", "e718867b")  # of the page: they define `AfterSteps`
 STEPS = ("GPT-2", "RMSNorm, no biases", "RoPE", "SwiGLU", "GQA")  # as the page names them
 WINDOW = 128
 ROWS = 16  # windows of a step
