@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 from contracts import refuses
 
+from gpub.plans.repeated_text import (
+    DATA_LIMITED,
+    REPEATS,
+    SPARE,
+    effective_parameters,
+    effective_tokens,
+    worth_as_new,
+)
 from gpub.plans.scaling import PUBLISHED, Law, optimal
 from gpub.plans.total_cost import (
-    REPEATS,
     cheapest_size,
-    effective_tokens,
     implied_serving,
     lifetime_flops,
     tokens_to_reach,
@@ -44,6 +50,54 @@ def test_worth_is_in_the_unit_of_the_text():
 @pytest.mark.parametrize("unique", [0, -1.0, float("nan")])
 def test_no_text_is_refused(unique):
     refuses("some text to read", effective_tokens, unique, 1e9)
+    refuses("some text to read", effective_parameters, 1e9, unique)
+    refuses("some text to read", worth_as_new, 1e9, unique, 1e9)
+
+
+def test_the_law_of_repeats_is_the_published_one():
+    "Its constants, and the paper's form with its own rounded numbers (appendix A, eq. 17)"
+    filed = TODAY["repeated"]
+    assert (REPEATS, SPARE) == (filed["passes"], filed["parameters"])
+    law = filed["log_law"]
+    scales = [math.log(x) for x in (DATA_LIMITED.E, DATA_LIMITED.A, DATA_LIMITED.B)]
+    assert scales == pytest.approx([law["E"], law["A"], law["B"]])
+    assert (DATA_LIMITED.a, DATA_LIMITED.b) == (law["a"], law["b"])
+    n, unique, passes = 1e9, 5e9, 8
+    best = 0.051 * unique
+    size = best * (1 + 5.3 * (1 - math.exp(-(n / best - 1) / 5.3)))
+    text = unique * (1 + 15.4 * (1 - math.exp(-(passes - 1) / 15.4)))
+    printed = 521 / size**0.353 + 1488 / text**0.353 + 1.87
+    ours = DATA_LIMITED(effective_parameters(n, unique), effective_tokens(unique, passes * unique))
+    assert float(ours) == pytest.approx(printed, abs=0.01)
+
+
+def test_a_size_counts_in_full_up_to_the_best_for_its_text():
+    best, tokens = optimal(DATA_LIMITED, 1e21)
+    for n in (best / 100, best / 2, best):
+        assert effective_parameters(n, tokens) == pytest.approx(float(n))
+    larger = [effective_parameters(k * best, tokens) / best for k in (1, 2, 3, 4, 1_000)]
+    gains = np.diff(larger[:4])
+    assert 1 > gains[0] > gains[1] > gains[2] > 0 and larger[-1] == pytest.approx(1 + SPARE)
+
+
+def test_repeats_are_worth_the_less_the_larger_the_model():
+    "Four passes over a quarter; a model that is small for the quarter loses the tokens' share only"
+    read = 11e9
+    alone = effective_tokens(read / 4, read)
+    sizes = (5e7, 2e8, 1e9, 5e9)
+    worth = [worth_as_new(n, read / 4, read) for n in sizes]
+    assert worth[0] == pytest.approx(alone) and worth == sorted(worth, reverse=True)
+    assert worth[2] < 0.75 * read < worth[1]
+    passes = [worth_as_new(1e9, read / p, read) for p in (1, 2, 4, 8, 64)]
+    assert passes[0] == pytest.approx(read) and passes == sorted(passes, reverse=True)
+
+
+def test_text_of_the_stated_worth_brings_the_same_loss():
+    for n, unique, read in ((1e9, 1e9, 7e9), (3e8, 2e9, 9e9), (4e9, 1e10, 2e10)):
+        fresh = worth_as_new(n, unique, read)
+        repeated = DATA_LIMITED(effective_parameters(n, unique), effective_tokens(unique, read))
+        once = DATA_LIMITED(effective_parameters(n, fresh), fresh)
+        assert float(once) == pytest.approx(float(repeated), abs=1e-9)
 
 
 def test_a_life_is_training_and_service():

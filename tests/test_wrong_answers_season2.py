@@ -684,6 +684,7 @@ DEEPER = (
     "dollars_by_a_law",
     "how_often_a_range_holds",
     "recipes_of_larger_runs",
+    "what_the_answers_cost",
 )
 ATTACKED = [path for path in CHAPTERS if path.parent.name == "season2" or path.stem in DEEPER]
 PAGES = {name: path for path in ATTACKED for name in exercises(path)[0] if name in WRONG}

@@ -8,7 +8,7 @@ def dollars_to_answers():
         "From dollars to answers",
         "Six boxes in a row that turns back once. Dollars become seconds on a GPU, seconds become "
         "tokens, tokens become what is learned from them, that becomes a model, and the model "
-        "gives answers. Each box names the ideas of the page that make it larger.",
+        "gives answers. Each box names the part of the page that makes it larger.",
         width=404,
         height=176,
     )
@@ -19,8 +19,8 @@ def dollars_to_answers():
     ]
     back = [
         ("learned", "2 and 4", "warm"),
-        ("a model", "its size: 5", "warm"),
-        ("answers", "price: 5", "good"),
+        ("a model", "the plan", "warm"),
+        ("answers", "own page", "good"),
     ]
     there_and_back(d, there, back)
     return d
