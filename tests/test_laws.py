@@ -82,7 +82,7 @@ FOR_USERS = {
     "plans.league": "grade_entry league_table seal_entry",
     "plans.scaling": "optimal stop_when",
     # a budget of your own: text that is read again, and the size for a number of answers
-    "plans.repeated_text": "effective_parameters effective_tokens worth_as_new",
+    "plans.repeated_text": "worth_as_new",
     "plans.total_cost": "cheapest_size implied_serving lifetime_flops tokens_to_reach",
     # the first text of the course, as one call
     "data.text": "shakespeare",

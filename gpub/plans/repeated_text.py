@@ -58,7 +58,8 @@ def worth_as_new(
         return float(DATA_LIMITED(effective_parameters(n, text), worth))
 
     goal = loss(min(unique, read), effective_tokens(unique, read))
-    low, high = 0.0, read
+    low = 0.0
+    high = read
     for _ in range(60):  # halve the interval in which it lies
         middle = (low + high) / 2
         if loss(middle, middle) > goal:
