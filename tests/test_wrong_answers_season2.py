@@ -613,6 +613,22 @@ WRONG = {
                     best = min(best, (error, repeats))
                 return best[1]""",
     },
+    "answers_to_pay": {
+        "an hour, not a day": """
+            def answers_to_pay(usd_per_hour, usd_per_million, tok_s, length=1_000):
+                return usd_per_hour / usd_per_million * 1e6 / length""",
+        "as if only busy seconds were paid": """
+            def answers_to_pay(usd_per_hour, usd_per_million, tok_s, length=1_000):
+                own = usd_per_hour / 3600 / tok_s * 1e6
+                return 0.0 if own < usd_per_million else math.inf""",
+        "the speed forgotten": """
+            def answers_to_pay(usd_per_hour, usd_per_million, tok_s, length=1_000):
+                return 24 * usd_per_hour / usd_per_million * 1e6 / length""",
+        "every answer a thousand tokens": """
+            def answers_to_pay(usd_per_hour, usd_per_million, tok_s, length=1_000):
+                tokens = 24 * usd_per_hour / usd_per_million * 1e6
+                return math.inf if tokens > 86_400 * tok_s else tokens / 1_000""",
+    },
     "taught_tokens": {
         "the teacher asked in every pass": """
             def taught_tokens(tokens, student, teacher, passes=1):
