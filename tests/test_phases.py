@@ -248,11 +248,11 @@ PLANTED = [
         "(gate: grad_norm)",
     ),
     (
-        with_phase("smoke", gates=(Gate(metric="usd_per_point", most=1e-9),)),
+        with_phase("smoke", gates=(Gate(metric="usd_per_nat", most=1e-9),)),
         {},
         "smoke",
         "stop",
-        "(gate: usd_per_point)",
+        "(gate: usd_per_nat)",
     ),
     (
         with_phase("grind", gates=(Gate(metric="next_usd", most=1e-12),)),
@@ -550,7 +550,7 @@ def test_logs_of_one_row_and_none(short):
     assert (
         "1 logged loss, at least 12" in b["next"]["why"]
         and "it rose" not in bill_text(b)
-        and b["phases"][0]["usd_per_point"] is None
+        and b["phases"][0]["usd_per_nat"] is None
         and bill_text(b)
     )
     for text, words in (

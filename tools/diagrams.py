@@ -305,7 +305,7 @@ ROOMS = {
             module("plans.phases", "on, or stop here", 1, 1),
             outside("train.trainer", "runs one phase", 2, 1),
             outside("record.ledger", "seconds of a run", 0, 2),
-            module("plans.bill", "a point of loss costs", 1, 2),
+            module("plans.bill", "a nat of loss costs", 1, 2),
             thing("bill.json", "and what comes next", 2, 2),
             outside("data/published", "the blog's figures", 0, 3),
             module("plans.published", "worked out again", 1, 3),

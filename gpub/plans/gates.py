@@ -31,7 +31,7 @@ METRICS = (
     "gap",
     "sample",
     "usd_per_billion",
-    "usd_per_point",
+    "usd_per_nat",
     "next_usd",
 )
 TUNED_METRICS = (  # columns of the log of a run that learns to answer
@@ -166,10 +166,10 @@ def _price_of_more(run_dir: str | Path) -> float | None:
     return math.inf if "not fall" in more["why"] else None
 
 
-def _price_of_point(run_dir: str | Path, bounds: tuple) -> float:
+def _price_of_nat(run_dir: str | Path, bounds: tuple) -> float:
     before = [("before", 0, bounds[0])] if bounds[0] > 0 else []
     mine = bill(run_dir, phases=[*before, ("this", *bounds)])["phases"][-1]
-    return math.inf if mine["usd_per_point"] is None else mine["usd_per_point"]
+    return math.inf if mine["usd_per_nat"] is None else mine["usd_per_nat"]
 
 
 def measure_metric(
@@ -195,8 +195,8 @@ def measure_metric(
             return _sample_share(run_dir, bounds)
         case "next_usd":
             return _price_of_more(run_dir)
-        case "usd_per_point":
-            return _price_of_point(run_dir, bounds)
+        case "usd_per_nat":
+            return _price_of_nat(run_dir, bounds)
     return _last(rows, metric)
 
 # %% ../../nbs/lib/plans/gates.ipynb #b1f72507
@@ -223,7 +223,7 @@ _WORDS = dict(
     tok_s=("the speed", "{:,.0f} tokens a second"),
     mfu=("the speed", "{:.1%} of this machine's fastest matrix product"),
     usd_per_billion=("the price of a billion tokens", "$"),
-    usd_per_point=("the price of a nat of loss", "$"),
+    usd_per_nat=("the price of a nat of loss", "$"),
     next_usd=("the price of the next 0.01 of loss", "$"),
     grad_norm=("the norm of the gradient", "{:,.4g}"),
     p_right=("the probability of the right answer", "{:.1%}"),
