@@ -255,29 +255,29 @@ WRONG = {
     },
     "last_worth": {
         "the last phase": """
-            def last_worth(phases, usd_per_point):
+            def last_worth(phases, usd_per_nat):
                 return phases[-1][0]""",
         "the last that is cheap enough": """
-            def last_worth(phases, usd_per_point):
+            def last_worth(phases, usd_per_nat):
                 cheap = [
                     n for n, usd, drop in phases
-                    if per_point(usd, drop) is not None and per_point(usd, drop) <= usd_per_point
+                    if price_nat(usd, drop) is not None and price_nat(usd, drop) <= usd_per_nat
                 ]
                 return cheap[-1] if cheap else None""",
         "a rise is free": """
-            def last_worth(phases, usd_per_point):
+            def last_worth(phases, usd_per_nat):
                 last = None
                 for name, usd, drop in phases:
-                    if usd > usd_per_point * drop and drop > 0:
+                    if usd > usd_per_nat * drop and drop > 0:
                         break
                     last = name
                 return last""",
         "the mean since the start": """
-            def last_worth(phases, usd_per_point):
+            def last_worth(phases, usd_per_nat):
                 last, paid, won = None, 0, 0
                 for name, usd, drop in phases:
                     paid, won = paid + usd, won + drop
-                    if won <= 0 or paid / won > usd_per_point:
+                    if won <= 0 or paid / won > usd_per_nat:
                         break
                     last = name
                 return last""",

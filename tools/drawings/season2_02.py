@@ -36,4 +36,39 @@ def phases_and_gates():
     return d
 
 
-PICTURES = (phases_and_gates,)
+def three_guards():
+    d = Drawing(
+        "Three guards",
+        "Three guards, in the order in which they are asked. A rehearsal on a laptop costs nothing "
+        "and finds what would crash. The smoke test, for at most 5 dollars, finds what depends on "
+        "the machine. The later gates, each at the price of its phase, find what only the loss "
+        "shows.",
+        width=404,
+        height=262,
+    )
+    guards = (
+        ("rehearsal", "on a laptop", "$0", "good"),
+        ("smoke test", "200 steps", "up to $5", "module"),
+        ("later gates", "after each phase", "from $25", "warm"),
+    )
+    finds = (
+        ("a wrong shape or device,", "a lost gradient,", "a step that does not fit"),
+        ("a slow kernel, a bad link,", "a price that is too high,", "a loss that is no number"),
+        ("rates that are wrong,", "a text that repeats itself,", "a nat that costs too much"),
+    )
+    d.text(216, 18, "what it finds", "note", "start")
+    d.text(16, 18, "asked, in this order", "note", "start")
+    last = None
+    for i, ((name, where, usd, kind), words) in enumerate(zip(guards, finds, strict=True)):
+        y = 30 + i * 78
+        box = d.box(16, y, 112, 54, name, where, kind)
+        d.text(box.right[0] + 8, y + 31, usd, "note", "start")
+        for j, line in enumerate(words):
+            d.text(216, y + 14 + j * 17, line, "note", "start")
+        if last:
+            d.arrow(last.bottom, box.top)
+        last = box
+    return d
+
+
+PICTURES = (phases_and_gates, three_guards)
