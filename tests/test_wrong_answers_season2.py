@@ -300,6 +300,22 @@ WRONG = {
             def price_gate(tokens, usd):
                 return Gate(metric="tok_s", least=usd / tokens * 1e9, when="always", after=20)""",
     },
+    "false_alarms": {
+        "those that fell this time": """
+            def false_alarms(rooms, margin, scatter):
+                return sum(room < -margin for room in rooms)""",
+        "the limit without a seed": """
+            def false_alarms(rooms, margin, scatter):
+                return sum(NormalDist(0, scatter).cdf(-margin - room) for room in rooms)""",
+        "the margin on the wrong side": """
+            def false_alarms(rooms, margin, scatter):
+                two = NormalDist(0, math.sqrt(2) * scatter)
+                return sum(two.cdf(margin - room) for room in rooms)""",
+        "a mean for the sum": """
+            def false_alarms(rooms, margin, scatter):
+                two = NormalDist(0, math.sqrt(2) * scatter)
+                return sum(two.cdf(-margin - room) for room in rooms) / len(rooms)""",
+    },
     "stop_after": {
         "the second look is not counted": """
             def stop_after(losses, limits, margin, looks):
@@ -698,6 +714,7 @@ DEEPER = (
     "after_llama",
     "before_you_rent",
     "dollars_by_a_law",
+    "how_much_room_a_gate_needs",
     "how_often_a_range_holds",
     "recipes_of_larger_runs",
     "what_the_answers_cost",
