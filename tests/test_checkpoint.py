@@ -641,8 +641,9 @@ def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, ho
     with monkeypatch.context() as m:
         m.setattr(drafts, where, full)
         put(saver, 2)
+        after = where in ("write_atomic", "rotate_checkpoints")  # it has its name by then
         line = refuses(
-            "could not save step 2",
+            "step 2 is saved, but its folder" if after else "could not save step 2",
             dict(
                 save=lambda: put(saver, 3),
                 wait=saver.wait,
@@ -1315,6 +1316,13 @@ def small_run(folder, **settings):
 
 def refuse_to_write(draft, parts):
     raise GpubError("the disk is gone")
+
+
+def test_what_fails_after_a_save_does_not_call_it_unsaved(tmp_path):
+    (tmp_path / "LATEST").mkdir()
+    line = refuses("step 3 is saved, but its folder", save, tmp_path, 3)
+    assert "it and earlier checkpoints are whole" in line
+    assert find_newest(tmp_path).step == 3
 
 
 def test_a_stop_says_saved_only_of_what_is_saved(tmp_path, monkeypatch):

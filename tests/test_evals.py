@@ -525,6 +525,22 @@ def test_what_is_asked_is_said_and_what_takes_long_shows_how_far_it_is(
     assert "asking 2 questions of arc_easy, lambada\n" in capsys.readouterr().out
 
 
+def test_a_check_of_the_exported_model_outlives_an_interruption(run, files, monkeypatch):
+    options = EvalOptions(tasks=("lambada",), limit=2, folder=files, device="cpu", check=1)
+    kept = []
+
+    def cut(card):
+        kept.append(json.loads(json.dumps(card)))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_run(run, options, lambda line: None, save=cut)
+    assert kept[0]["agreement"] and not kept[0]["tasks"]
+    monkeypatch.setattr(evaluation, "agreement", lambda *given: pytest.fail("checked again"))
+    card = evaluate_run(run, options, lambda line: None, kept[0])
+    assert card["agreement"] == kept[0]["agreement"] and "lambada" in card["tasks"]
+
+
 def test_a_card_that_has_all_scores_reads_no_training_text(run, files, monkeypatch):
     options = EvalOptions(tasks=("lambada",), limit=2, folder=files, device="cpu", check=0)
     card = evaluate_run(run, options, lambda line: None)

@@ -28,6 +28,7 @@ from gpub.train.config import TrainConfig, context_length_at, context_lengths
 from gpub.train.depth import set_depth
 from gpub.train.learner import get_rng, set_rng
 from gpub.train.loop import (
+    MOST_SKIPPED,
     Diverged,
     LoopSettings,
     TrainStep,
@@ -625,6 +626,27 @@ def test_where_gradients_overflow_in_fp16_no_optimizer_moves():
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
+def test_gradients_that_are_never_numbers_end_a_run_in_fp16():
+    "An overflow is over when the scale is small; these are not"
+    model = tiny()
+    cfg = replace(CFG, steps=MOST_SKIPPED + 5)
+    rows = Batch(*batch())
+    model.tok.weight.register_hook(lambda gradient: torch.full_like(gradient, float("nan")))
+    settings = LoopSettings(scaler=torch.amp.GradScaler("cpu"))
+    steps = train_next_token(model, lambda *at: rows, cfg, settings=settings)
+    for _ in range(MOST_SKIPPED):
+        assert next(steps).row()["grad_norm"] is None
+    with pytest.raises(Diverged, match=f"at step {MOST_SKIPPED + 1}"):
+        next(steps).row()
+
+
+def test_a_stage_that_does_not_divide_the_rows_of_batches_is_refused_at_once():
+    ids = torch.randint(11, (500,), generator=torch.Generator().manual_seed(0)).numpy()
+    cfg = replace(CFG, steps=4, batch_tokens=48, stages=((0.0, 8), (0.5, 3)))
+    why = "windows of 8 tokens, which cannot be cut into the recipe's stage of 3"
+    refuses(why, train_next_token, tiny(), Batches(ids, context_length=8, batch=6), cfg)
+
+
 def test_conversations_that_share_a_row_are_no_text():
     ids, targets = batch()
     packed = Batch(ids, targets, segments=torch.zeros_like(ids))
@@ -689,17 +711,6 @@ def test_a_caller_that_measures_between_steps_does_not_change_the_training():
         return seen
 
     assert set(modes(True)) == {True} and modes(True) == modes(False)
-
-
-def test_two_iterators_do_not_make_one_step_twice(text, tmp_path):
-    settings = dict(steps=4, d_model=16, n_layers=1, n_heads=2, context_length=16, batch_tokens=64)
-    options = RunOptions("shakespeare-short", tmp_path / "run", text, settings, "cpu")
-    with Trainer(options).opened() as run:
-        first = run.steps()
-        next(first)
-        next(run.steps())
-        with pytest.raises(GpubError, match="step 2 was made before"):
-            next(first)
 
 
 @pytest.mark.parametrize("eval_steps", [(), (1,)])

@@ -149,7 +149,7 @@ def test_what_a_caller_does_between_steps_is_not_the_pace(text, tmp_path):
     options = RunOptions("shakespeare", tmp_path / "slow", text, SETTINGS, "cpu", eval_tokens=200)
     hours = 0.0
     with Trainer(options).opened() as run:
-        run.clock.now = lambda: time.perf_counter() + hours
+        run.ledger.steady = lambda: time.perf_counter() + hours
         for step in run.steps():
             hours += 3600.0
     rows = [json.loads(line) for line in (run.task.out / "log.jsonl").read_text().splitlines()]
@@ -161,7 +161,7 @@ def test_what_a_caller_does_before_the_next_steps_is_not_the_pace(text, tmp_path
     options = RunOptions("shakespeare", tmp_path / "slow", text, SETTINGS, "cpu", eval_tokens=200)
     hours = 0.0
     with Trainer(options).opened() as run:
-        run.clock.now = lambda: time.perf_counter() + hours
+        run.ledger.steady = lambda: time.perf_counter() + hours
         for step in run.steps():
             break
         hours += 3600.0
@@ -169,6 +169,46 @@ def test_what_a_caller_does_before_the_next_steps_is_not_the_pace(text, tmp_path
             pass
     rows = [json.loads(line) for line in (run.task.out / "log.jsonl").read_text().splitlines()]
     assert min(row["tok_s"] for row in rows) > run.task.cfg.batch_tokens / 60
+
+
+def test_what_is_saved_between_steps_is_not_the_pace_and_counted_out_once(text, tmp_path):
+    options = RunOptions("shakespeare", tmp_path / "run", text, SETTINGS, "cpu", eval_tokens=200)
+    now = 0.0
+    with Trainer(options).opened() as run:
+        run.ledger.switch("setup")
+        run.ledger.steady = lambda: now
+        run.ledger.turned = now
+        steps = run.steps()
+        next(steps)
+        run.clock.mark_row(0)
+        with run.ledger.span("save"):
+            now += 4
+        run.ledger.switch("train")
+        now += 2
+        assert run.clock.tok_s(100) == 50
+        steps.close()
+
+
+def test_steps_of_two_iterators_are_refused_before_a_step_is_made(text, tmp_path):
+    options = RunOptions("shakespeare", tmp_path / "run", text, SETTINGS, "cpu", eval_tokens=200)
+    with Trainer(options).opened() as run:
+        first = run.steps()
+        next(first)
+        newest = next(run.steps())
+        weights = [p.clone() for p in run.learner.model.parameters()]
+        refuses("step 2 was made by another `steps`", next, first)
+        assert run.state.step == newest.n == 2
+        assert all(torch.equal(a, b) for a, b in zip(weights, run.learner.model.parameters()))
+
+
+def test_a_run_that_begins_has_nothing_saved(text, tmp_path):
+    options = RunOptions("shakespeare", tmp_path / "run", text, SETTINGS, "cpu", eval_tokens=200)
+    with Trainer(options).opened() as run:
+        assert not run.is_saved()
+        run.save(next(run.steps()), wait=True)
+        assert run.is_saved()
+    with Trainer(options).opened() as run:
+        assert run.is_saved()
 
 
 def test_steps_that_are_taken_again_make_nothing_again(text, tmp_path, monkeypatch):

@@ -76,9 +76,11 @@ def keep_scores(
         log(f"not kept: {names}, scored with {', '.join(changes)}")
         return
     outdated = {task for task in options.tasks if not has_score(earlier, task, options)}
-    for part in ("tasks", "agreement"):
+    # an agreement is written down before there is a score
+    rescored = outdated & earlier["tasks"].keys()
+    for part, dropped in dict(tasks=outdated, agreement=rescored).items():
         if part in earlier:
-            card[part] = {task: x for task, x in earlier[part].items() if task not in outdated}
+            card[part] = {task: x for task, x in earlier[part].items() if task not in dropped}
     for part in ("humaneval", "bits_per_byte"):
         if part in earlier and part not in outdated:
             card[part] = earlier[part]

@@ -39,8 +39,9 @@ def save_checkpoint(
     keep: int = 3,  # how many of the newest stay
     milestone: bool = False,  # True: this one is never rotated away
 ) -> Path:  # the folder written
-    """Write one checkpoint, all or nothing; raises `GpubError`, with all earlier checkpoints as
-    they were"""
+    """Write one checkpoint, all or nothing, and delete those that `keep` leaves out; raises
+    `GpubError` if it is not written, with all earlier ones as they were, and if it is, but its
+    folder cannot be tidied. Only for a folder that no `Saver` writes to"""
     parts = {MODEL: untie(model), OPTIMIZER: untie(optimizer)}
     draft = CheckpointDraft.begin(run_dir, step, parts, state, keep, milestone)
     return draft.commit(parts)

@@ -124,15 +124,20 @@ def sync_logs(
 def explain_failed_save(
     step: int,  # that was to be saved
     root: Path,  # the folder of checkpoints
+    saved: bool = False,  # True: what fails is what follows a save
 ) -> Iterator[None]:
     "Turn the system's complaints about a save into one line"
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as e:
+        trouble = f"could not save step {step} in {root}"
+        whole = "earlier checkpoints are whole"
+        if saved:
+            trouble = f"step {step} is saved, but its folder, {root}, could not be tidied"
+            whole = "it and earlier checkpoints are whole"
         raise GpubError(
-            f"could not save step {step} in {root}: {first_line(e)}. Training has stopped; "
-            "earlier checkpoints are whole. Make the disk or volume larger, or see that you may "
-            "write there, and run the same command again"
+            f"{trouble}: {first_line(e)}. Training has stopped; {whole}. Make the disk or volume "
+            "larger, or see that you may write there, and run the same command again"
         ) from e
 
 
@@ -241,6 +246,7 @@ class CheckpointDraft:
                 write_record(self.temp, record)
                 sync_logs(self.run_dir)
                 replace_checkpoint(self.temp, self.final)
+            with explain_failed_save(self.step, root, saved=True):
                 write_atomic(self.run_dir / "LATEST", self.final.name + "\n")
                 rotate_checkpoints(root, self.step, self.keep)
         finally:

@@ -110,6 +110,14 @@ class Ledger:
         self.turned = now
         self.kind = kind
 
+    def spent(
+        self,
+        kind: str,  # of `KINDS`
+    ) -> float:
+        "Count the seconds of this process that are booked as this kind, up to now"
+        running = self.steady() - self.turned if kind == self.kind else 0.0
+        return self.seconds[kind] + running
+
     @contextmanager
     def span(
         self,

@@ -7,9 +7,6 @@ __all__ = ['RunClock', 'Journal', 'last_whole_row', 'write_bill', 'write_run_pag
 
 # %% ../../nbs/lib/train/journal.ipynb #b65bfb5d
 import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,48 +20,24 @@ from .trackers import Tracker
 
 # %% ../../nbs/lib/train/journal.ipynb #262799d3
 class RunClock:
-    """The seconds of a run: all are booked in its ledger and paid for; its pace counts those of
-    training alone"""
+    """The seconds and dollars of a run, and its pace: by the clock of its ledger, whose seconds of
+    training alone count for the pace"""
 
     def __init__(
         self,
         ledger: Ledger,  # of this process
         state: RunState,  # where the run is when this process begins to train
-        now: Callable[[], float] = time.perf_counter,  # a steady clock
     ):
         self.ledger = ledger
-        self.now = now
-        self.began = now()
+        self.began = ledger.steady()
         self.first_step = state.step
         self.earlier_seconds = state.seconds
         self.earlier_usd = state.usd
-        self.idle_since = self.began  # nothing is trained before `train`
         self.mark_row(state.tokens)
-
-    def train(self) -> None:
-        "Book what follows as training"
-        self.ledger.switch("train")
-        self.row_began += self.now() - self.idle_since
-
-    def idle(self) -> None:
-        "Book what follows as idle, up to `train`"
-        self.ledger.switch("idle")
-        self.idle_since = self.now()
-
-    @contextmanager
-    def set_aside(
-        self,
-        kind: str,  # of `ledger.KINDS`
-    ) -> Iterator[None]:
-        "Book what happens inside as this kind; training goes on afterwards"
-        start = self.now()
-        with self.ledger.span(kind):
-            yield
-        self.row_began += self.now() - start
 
     def update(self, state: RunState) -> None:
         "Bring into a state what the run has taken and cost up to now, each process at its price"
-        here = self.now() - self.began
+        here = self.ledger.steady() - self.began
         state.seconds = self.earlier_seconds + here
         state.usd = self.earlier_usd + here / 3600 * self.ledger.rate
 
@@ -72,16 +45,16 @@ class RunClock:
         self,
         tokens: int,  # read by all steps
     ) -> float:
-        "Return tokens a second since the last row"
-        return (tokens - self.row_tokens) / (self.now() - self.row_began)
+        "Return tokens a second of training since the last row"
+        return (tokens - self.row_tokens) / (self.ledger.spent("train") - self.row_seconds)
 
     def mark_row(
         self,
         tokens: int,  # read by all steps
     ) -> None:
         "Count the pace of the next row from here on"
-        self.row_began = self.now()  # moved on by what is set aside
         self.row_tokens = tokens
+        self.row_seconds = self.ledger.spent("train")
 
     def seconds_left(
         self,
@@ -89,7 +62,8 @@ class RunClock:
         steps: int,  # of the run
     ) -> float:
         "Return seconds to the end, at the pace of this process"
-        return (self.now() - self.began) / (step - self.first_step) * (steps - step)
+        here = self.ledger.steady() - self.began
+        return here / (step - self.first_step) * (steps - step)
 
 # %% ../../nbs/lib/train/journal.ipynb #78b43c91
 class Journal:

@@ -52,8 +52,8 @@ class CommonOptions:
     track: Literal["none", "wandb"] = "none"
     # how the processes of torchrun share the model
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
-    # when the command began, by `time.perf_counter`: the bill counts from there; default: from the
-    # moment a `Trainer` is made
+    # when the command began, by `time.perf_counter`: the bill counts from there; default: from
+    # `Trainer.opened`
     started_at: float | None = None
     paid: bool = False  # the machine was paid for since the last process of this run ended
     # settings of `train` that may be others than when the run began

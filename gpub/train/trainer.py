@@ -12,7 +12,8 @@ __all__ = ['Trainer', 'OpenRun']
 # exists; then `opened` writes the bill. What is learned, validated and sampled is a `TrainingTask`:
 # `pretraining.Pretraining`, or that of a `tune.steps.Tuner`, which is this trainer too.
 # The way to a gradient: `Trainer.go` > `OpenRun.steps` > `loop.train`, which `Learner.take_steps`
-# puts together > `memory.forward_backward` > `.backward()`.
+# puts together > `memory.forward_backward` > `.backward()`. The way to a checkpoint: `steps` >
+# `save` > `Saver.save`, which copies it, and whose thread writes it (`CheckpointDraft.commit`).
 
 import shlex
 import threading
@@ -127,19 +128,18 @@ class Trainer:
         if config is None:
             config = self.world.on_main(begin_config, task, model, self.command)
         learner, state = restore_or_begin(task, model, config, folder)
-        self.world.on_main(self._cut_files, state.step)
+        self.world.on_main(self._set_files_to, state.step)
         # 3) who writes: the ledger first, since it counts what the others' ends take
         ledger_dir = self.out if self.world.main else None  # the other processes only count
         ledger = Ledger(ledger_dir, options.usd_per_hour, state.step, bill_from, options.paid)
         held.callback(self._close_ledger, ledger)
         if ledger.gap_note():
             task.log(ledger.gap_note())
-        curves = "none"
-        if state.step < task.cfg.steps:
+        unfinished = state.step < task.cfg.steps
+        if unfinished:
             task.log(_outlook(task, config, learner, state.step))
-            if self.world.main:
-                curves = options.track
         saver = held.enter_context(self._make_saver(learner.place, state.step))
+        curves = options.track if unfinished and self.world.main else "none"
         track = tracker(curves, self.out, config, config["run_id"], task.log)
         held.enter_context(closing(track))
         return OpenRun(
@@ -164,7 +164,7 @@ class Trainer:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
 
-    def _cut_files(self, step: int) -> None:
+    def _set_files_to(self, step: int) -> None:
         "Let LATEST, tokenizer and logs be those of the step that the run goes on from"
         mark_latest(self.out, step)
         self.task.tok.save(self.out)
@@ -177,12 +177,13 @@ class Trainer:
     def _make_saver(self, place: Placement, step: int) -> Saver:
         "Make what saves: in process 0, or in every process where each has a slice of the model"
         options = self.options
+        saved = step or None  # a run that begins has no checkpoint
         if place.sliced:
             from gpub.record.slices import SlicedSaver  # imports torch's distributed part
 
-            return SlicedSaver(self.out, options.keep, options.mirror, self.task.log, step)
+            return SlicedSaver(self.out, options.keep, options.mirror, self.task.log, saved)
         mirror = options.mirror if self.world.main else None
-        return Saver(self.out, options.keep, mirror, self.task.log, step)
+        return Saver(self.out, options.keep, mirror, self.task.log, saved)
 
 
 @dataclass(kw_only=True)
@@ -195,7 +196,7 @@ class OpenRun:
     learner: Learner  # model, optimizers, and how a step is cut
     state: RunState  # after the newest step
     ledger: Ledger  # where the seconds go
-    clock: RunClock  # books them there, and knows the pace
+    clock: RunClock  # how many there are, and the pace
     journal: Journal  # of log and samples
     saver: Saver  # used by process 0; where the model is in slices, by each
     stop_requested: threading.Event  # saves after the step that is on its way, and ends
@@ -209,16 +210,14 @@ class OpenRun:
         state = self.state
         if state.step >= task.cfg.steps:
             return
-        self.clock.train()
+        self.ledger.switch("train")
         if self.objective is None:
-            with self.clock.set_aside("compile"):
+            with self.ledger.span("compile"):
                 self.objective = task.make_objective(self.learner, state.step, self.held)
         if state.step == 0:
             with disk_errors(task.out):
                 self._write_samples(0)
         for step in self.learner.take_steps(self.objective, state.step, state.tokens):
-            if step.n != state.step + 1:
-                raise GpubError(f"step {step.n} was made before: one `steps` at a time makes them")
             state.step = step.n
             state.tokens = step.tokens
             with disk_errors(task.out):
@@ -230,9 +229,13 @@ class OpenRun:
                     f"with: {self.command}"
                 )
             # no span: whoever reads the steps may leave in the middle, and nothing is held here
-            self.clock.idle()
+            self.ledger.switch("idle")
             yield step
-            self.clock.train()
+            self.ledger.switch("train")
+            if state.step != step.n:
+                raise GpubError(
+                    f"step {step.n + 1} was made by another `steps`: only the newest goes on"
+                )
 
     def _write_what_is_due(self, step: TrainStep) -> bool:
         "Log, sample and save a step if it is time to; tell whether the run was asked to stop"
@@ -241,7 +244,7 @@ class OpenRun:
         self.ledger.mark_step(step.n)
         logging = step.n % task.cfg.log_every == 0 or step.n in task.eval_steps
         sampling = step.n in task.sample_steps
-        if logging or sampling:
+        if logging or sampling:  # broken weights write no text either
             row = self._checked_row(step)
         if logging:
             self._write_row(row)
@@ -261,11 +264,11 @@ class OpenRun:
         row["tok_s"] = round(tok_s)
         flops = task.flops_per_token(state.step - 1)
         if flops is not None:
-            with self.clock.set_aside("setup"):  # measured when the first row needs it
+            with self.ledger.span("setup"):  # measured when the first row needs it
                 peak = known_peak(task.device, self.learner.dtype, torch.get_num_threads())
             row["mfu"] = round(flops * tok_s / (peak * task.world.size), 4)
         if state.step in task.eval_steps:
-            with self.clock.set_aside("eval"):
+            with self.ledger.span("eval"):
                 row |= task.validate(self.learner)
             state.val_loss = row.get("val_loss", state.val_loss)
         self.clock.update(state)
@@ -278,7 +281,7 @@ class OpenRun:
 
     def _write_samples(self, n: int) -> None:
         "Write what the model makes of its prompts after `n` steps to samples.jsonl"
-        with self.clock.set_aside("eval"):
+        with self.ledger.span("eval"):
             for prompt, text in self.task.sample(self.learner, self.config["prompt"]):
                 if self.task.world.main:
                     self.journal.write_text(n, prompt, text)
@@ -296,7 +299,7 @@ class OpenRun:
             )
         self._checked_row(step)  # whoever reads the steps may have changed the weights
         with disk_errors(self.task.out):
-            with self.clock.set_aside("save"):
+            with self.ledger.span("save"):
                 if not self.is_saved():
                     self.ledger.flush()  # the checkpoint notes how long the ledger is
                     self._write_checkpoint()
@@ -360,8 +363,9 @@ def _outlook(task: TrainingTask, config: dict, learner: Learner, step: int) -> s
     where = f"{task.device}, {learner.place.precision.name}"
     if task.device.type == "cpu":
         where += f", {threads_line()}"
-    validations = sum(n > step for n in task.eval_steps)
-    texts = sum(n > step for n in task.sample_steps)
+    coming = range(step + 1, task.cfg.steps + 1)
+    validations = sum(n in coming for n in task.eval_steps)
+    texts = sum(n in coming for n in task.sample_steps)
     if step == 0:
         texts += 1  # before the first step
     return (
