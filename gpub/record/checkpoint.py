@@ -9,8 +9,9 @@ __all__ = ['save_checkpoint', 'Checkpoint', 'load_checkpoint', 'find_checkpoint'
 # %% ../../nbs/lib/record/checkpoint.ipynb #e6c03e00
 # checkpoints/step-00000100/ has model.safetensors, optimizer.safetensors, and state.json with their
 # checksums. Saving: a `CheckpointDraft` writes it under another name, reads it back and renames it;
-# under its own name it is whole. Loading: `_open_newest` takes the newest whose files have the
-# checksums that were written.
+# under its own name it is whole. A training saves through a `Saver`, whose thread does the same.
+# Loading: the newest whose files have the checksums that were written. `load_checkpoint` reads it,
+# `find_checkpoint` only verifies it, `find_newest` also takes a run that has none yet.
 
 import os
 import warnings
@@ -77,7 +78,7 @@ def load_checkpoint(
 ) -> Checkpoint:
     "Read the newest checkpoint that is whole; raises as `find_checkpoint`"
     parts = (MODEL, OPTIMIZER) if optimizer else (MODEL,)
-    return _open_newest(Path(path), step, parts, log, _read_checkpoint)
+    return _open_whole(Path(path), step, parts, log, _read_checkpoint)
 
 
 def find_checkpoint(
@@ -88,7 +89,7 @@ def find_checkpoint(
 ) -> CheckpointRecord:
     """Find the newest checkpoint that is whole in these parts; raises `GpubError` without one,
     `Damaged` where there are only damaged ones"""
-    return _open_newest(Path(path), step, parts, log, verify_checkpoint)
+    return _open_whole(Path(path), step, parts, log, verify_checkpoint)
 
 
 def find_newest(
@@ -108,47 +109,57 @@ _Opened = TypeVar("_Opened", CheckpointRecord, Checkpoint)
 _MOST_DELETED = 20
 
 
-def _open_newest(
+def _open_whole(
     path: Path,  # a run folder, or one checkpoint folder in it
     step: int | None,  # the only one that will do
     parts: Sequence[str],
     log: Callable[[str], object],
-    open_whole: Callable[[Path, Sequence[str]], _Opened],  # raises `Damaged` for one that is not
+    open_one: Callable[
+        [Path, Sequence[str]], _Opened
+    ],  # raises `Damaged` for one that is not whole
 ) -> _Opened:
-    "Open the newest whole one; what is damaged is passed over, and what is deleted meanwhile"
+    "Open one checkpoint, for which no other will do, or the newest of a run that is whole"
     if path.is_file():
         raise GpubError(
             f"{path} is a file: a checkpoint is a folder with {MODEL} and state.json, and gpub "
             "never opens pickles (.pt, .bin)"
         )
-    # 1) one checkpoint: no other takes its place
-    if _is_checkpoint(path):
-        if step is not None:
-            raise GpubError(
-                f"{path} is one checkpoint: give its run folder for step {step}, or leave the "
-                "step out"
-            )
-        try:
-            return open_whole(path, parts)
-        except GpubError:
-            if os.path.lexists(path):
-                raise
-            raise _all_deleted(path) from None
-    # 2) a run: from the newest to the oldest
-    _warn_of_stale_latest(path, log)
+    if not _is_checkpoint(path):
+        return _open_newest(path, step, parts, log, open_one)
+    if step is not None:
+        raise GpubError(
+            f"{path} is one checkpoint: give its run folder for step {step}, or leave the step out"
+        )
+    try:
+        return open_one(path, parts)
+    except GpubError:
+        if os.path.lexists(path):
+            raise
+        raise _all_deleted(path) from None
+
+
+def _open_newest(
+    run_dir: Path,
+    step: int | None,  # the only one that will do
+    parts: Sequence[str],
+    log: Callable[[str], object],
+    open_one: Callable[[Path, Sequence[str]], _Opened],
+) -> _Opened:
+    "Open the newest whole one; what is damaged is passed over, and what is deleted meanwhile"
+    _warn_of_stale_latest(run_dir, log)
     deleted = 0
     damaged: dict[Path, Damaged] = {}
     while deleted < _MOST_DELETED:
         # listed again each time: one that was saved meanwhile comes first. `.old` is there beside
         # its step, or alone, after a kill between two renames
-        candidates = [p for p in checkpoints(path) if p not in damaged]
+        candidates = [p for p in checkpoints(run_dir) if p not in damaged]
         if step is not None:
             candidates = [p for p in candidates if step_of(p) == step]
         if not candidates:
             break
         newest = candidates[0]
         try:
-            return open_whole(newest, parts)
+            return open_one(newest, parts)
         except GpubError as e:
             if not os.path.lexists(newest):  # a link to what is gone is still there, and damaged
                 deleted += 1
@@ -157,10 +168,9 @@ def _open_newest(
                 log(f"skipped a damaged checkpoint: {e}")
             else:
                 raise
-    # 3) none: say why
     if deleted and not damaged:
-        raise _all_deleted(path)
-    raise _none_whole(path, step, list(damaged.values()))
+        raise _all_deleted(run_dir)
+    raise _none_whole(run_dir, step, list(damaged.values()))
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -122,13 +122,7 @@ class Trainer:
         folder = Run(self.out, log=task.log)
         self.world.on_main(self._lock_folder, folder, held)
         # 2) what learns, from the newest checkpoint or new
-        seed_everything(task.cfg.seed)
-        config = self.world.on_main(find_config, task)  # before the model: it may be a large one
-        model = task.build_model()
-        if config is None:
-            config = self.world.on_main(begin_config, task, model, self.command)
-        learner, state = restore_or_begin(task, model, config, folder)
-        self.world.on_main(self._set_files_to, state.step)
+        config, learner, state = self._make_learner(folder)
         # 3) who writes: the ledger first, since it counts what the others' ends take
         ledger_dir = self.out if self.world.main else None  # the other processes only count
         ledger = Ledger(ledger_dir, options.usd_per_hour, state.step, bill_from, options.paid)
@@ -163,6 +157,18 @@ class Trainer:
         if self.options.mirror:
             folder.restore(self.options.mirror)
         repair_ledger(self.out)
+
+    def _make_learner(self, folder: Run) -> tuple[dict, Learner, RunState]:
+        "Return config.json, what learns, and where it is: of the newest checkpoint, or new"
+        task = self.task
+        seed_everything(task.cfg.seed)
+        config = self.world.on_main(find_config, task)  # before the model: it may be a large one
+        model = task.build_model()
+        if config is None:
+            config = self.world.on_main(begin_config, task, model, self.command)
+        learner, state = restore_or_begin(task, model, config, folder)
+        self.world.on_main(self._set_files_to, state.step)
+        return config, learner, state
 
     def _set_files_to(self, step: int) -> None:
         "Let LATEST, tokenizer and logs be those of the step that the run goes on from"
