@@ -27,6 +27,8 @@ def effective_tokens(
     return fresh + unique * REPEATS * (1 - math.exp(-again / REPEATS))
 
 # %% ../../nbs/season2/06_175_today.ipynb #repsize2
+#| code-fold: true
+#| code-summary: "The law of the size (`effective_parameters`, `DATA_LIMITED`)"
 SPARE = 5.309743  # R* of parameters: the same appendix
 DATA_LIMITED = Law(  # the same appendix: E, A and B are given as logarithms
     math.exp(0.6254804), math.exp(6.255414), 0.3526596, math.exp(7.3049974), 0.3526596
@@ -47,6 +49,8 @@ def effective_parameters(
     return best + best * SPARE * (1 - math.exp(-spare / SPARE))
 
 # %% ../../nbs/season2/06_175_today.ipynb #repsize4
+#| code-fold: true
+#| code-summary: "Both halves together (`worth_as_new`), by halving an interval"
 def worth_as_new(
     n: float,  # parameters
     unique: float,  # different tokens, above zero
