@@ -205,6 +205,8 @@ def faults_of_rehearsal(receipt: dict) -> list[str]:
     for name, row in examined.items():
         if name != "nothing" and row["nats_apart"] == 0:
             faults.append(f"{name} changed nothing")
+        if row["acc"] != sound["acc"] and not row["moved_error"] > 0:
+            faults.append(f"{name} moved the score, and no question")
     return faults
 
 
@@ -260,7 +262,8 @@ def test_the_receipt_of_the_planted_faults_is_whole(file):
     assert [*answers] == planted_names()
     assert {len(nats) for nats in answers.values()} == {4 * Rehearsal().filed}
     for name, change in dict(
-        nothing=dict(gate=0.0), **{"a token added": dict(nats_apart=0)}
+        nothing=dict(gate=0.0),
+        **{"a token added": dict(nats_apart=0), "asked as a chat": dict(moved_error=0.0)},
     ).items():
         rows = receipt["examined"] | {name: receipt["examined"][name] | change}
         assert faults_of_rehearsal(receipt | dict(examined=rows)), name

@@ -210,9 +210,11 @@ def examine(
     right = outcomes(asked, answers)["acc"]
     pairs = [(a, b) for one, other in zip(answers, sound) for (a, _), (b, _) in zip(one, other)]
     lone = outcomes(asked, likelihoods_of(export, shuffle(asked)))["acc"]
-    gained = right - lone
+    gained, moved = right - lone, right - outcomes(asked, sound)["acc"]
     return dict(
         acc=float(right.mean()),
+        # of what the fault did to the score, question by question
+        moved_error=float(moved.std(ddof=1) / math.sqrt(len(moved))),
         shuffled=float(lone.mean()),
         # of the difference, question by question
         shuffled_error=float(gained.std(ddof=1) / math.sqrt(len(gained))),
