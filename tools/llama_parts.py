@@ -31,8 +31,8 @@ from gpub.model.llama_architecture import BURN_1B
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "nbs/season2/01_from_134m_to_1b.ipynb"
 RECEIPT = ROOT / "data/llama_parts.json"
-CELLS = ("after-part0", "after-part1", "e718867b")  # of the page: they define `AfterSteps`
-STEPS = ("GPT-2", "RMSNorm, no biases", "RoPE", "SwiGLU", "GQA")  # as the page names them
+CELLS = ("after-part0",)  # of the page: they define `PartlyLlama`
+PARTS = ("GPT-2", "RMSNorm, no biases", "RoPE", "SwiGLU", "GQA")  # as the page names them
 WINDOW = 128
 ROWS = 16  # windows of a step
 PEAK = 8e-3  # of the learning rate, as on the page
@@ -42,7 +42,7 @@ PEAK = 8e-3  # of the learning rate, as on the page
 class Experiment:
     "Which models, how long, how often"
 
-    models: tuple[int, ...] = (1, 2)  # after so many steps of the page: without RoPE, with it
+    models: tuple[int, ...] = (1, 2)  # with so many parts replaced: without RoPE, with it
     lengths: tuple[int, ...] = (150, 500, 1_500)  # steps of training, each a run of its own
     seeds: tuple[int, ...] = (0, 1, 2)
     other_peaks: tuple[float, ...] = (PEAK / 2, 2 * PEAK)  # for the shortest length
@@ -58,7 +58,7 @@ def page_models() -> SimpleNamespace:
     names |= dict(GroupedAttention=GroupedAttention, Rope=Rope, SwiGLU=SwiGLU)
     for cell in CELLS:
         exec(sources[cell], names)
-    return SimpleNamespace(AfterSteps=names["AfterSteps"], STEPS=STEPS)
+    return SimpleNamespace(PartlyLlama=names["PartlyLlama"], PARTS=PARTS)
 
 
 def tiny_config(vocab_size: int) -> LlamaConfig:
@@ -113,7 +113,7 @@ def judge(model: nn.Module, held_out: torch.Tensor) -> float:  # nats a characte
 
 def train_one(
     models: SimpleNamespace,
-    n: int,  # after so many steps of the page
+    n: int,  # parts replaced
     length: int,  # steps of training
     seed: int,
     peak: float,  # of the learning rate
@@ -121,7 +121,7 @@ def train_one(
 ) -> dict:  # a row of the receipt
     "Train one model; return its loss on held-out text"
     seed_everything(seed)
-    model = models.AfterSteps(tiny_config(texts.vocab_size), n)
+    model = models.PartlyLlama(tiny_config(texts.vocab_size), n)
     settings = dict(lr=peak, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     opt = torch.optim.AdamW(model.parameters(), **settings)
     began = time.process_time()
@@ -135,12 +135,12 @@ def train_one(
         opt.zero_grad()
     loss = judge(model, texts.held_out)
     cpu = round(time.process_time() - began, 1)
-    row = dict(after=models.STEPS[n], n=n, length=length, seed=seed, peak=peak)
+    row = dict(after=models.PARTS[n], n=n, length=length, seed=seed, peak=peak)
     return row | dict(loss=loss, cpu=cpu)
 
 
 def planned(plan: Experiment) -> Iterator[tuple[int, int, int, float]]:
-    "Every (steps of the page, steps of training, seed, rate); other rates than the page's last"
+    "Every (parts replaced, steps of training, seed, rate); other rates than the page's last"
     for n in plan.models:
         for length in plan.lengths:
             for seed in plan.seeds:
@@ -175,7 +175,7 @@ def measure_parts(
             runs=runs,
         )
         write_atomic(file, json.dumps(receipt, indent=1) + "\n")
-        row = f"{models.STEPS[n]}, {length} steps, peak {peak}, seed {seed}"
+        row = f"{models.PARTS[n]}, {length} steps, peak {peak}, seed {seed}"
         print(f"{row}: {runs[-1]['loss']:.4f}", flush=True)
     return read_json(file, "runs")
 
