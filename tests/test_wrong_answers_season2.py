@@ -510,6 +510,23 @@ WRONG = {
             def chance_of_so_few(held, asked, level=0.9):
                 return sum(level**k * (1 - level) ** (asked - k) for k in range(held + 1))""",
     },
+    "ladders_needed": {
+        "one error": """
+            def ladders_needed(truth, level=0.9):
+                return math.ceil(level * (1 - level) / (level - truth) ** 2)""",
+        "rounded down": """
+            def ladders_needed(truth, level=0.9):
+                return math.floor(4 * level * (1 - level) / (level - truth) ** 2)""",
+        "the truth's scatter": """
+            def ladders_needed(truth, level=0.9):
+                return math.ceil(4 * truth * (1 - truth) / (level - truth) ** 2)""",
+        "the gap not squared": """
+            def ladders_needed(truth, level=0.9):
+                return math.ceil(4 * level * (1 - level) / (level - truth))""",
+        "always sixty": """
+            def ladders_needed(truth, level=0.9):
+                return 60""",
+    },
     "smallest_within": {
         "half the best": """
             def smallest_within(law, flops, slack):
