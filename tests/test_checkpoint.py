@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections import namedtuple
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -656,6 +657,18 @@ def test_a_failure_in_the_thread_is_raised_once(tmp_path, monkeypatch, where, ho
     assert check_whole(tmp_path) == 3 and not list((tmp_path / "checkpoints").glob(".*")), (
         "said once, and the saver works again"
     )
+
+
+def test_a_step_whose_write_failed_is_not_saved_before_anybody_waits(tmp_path, monkeypatch):
+    saver = Saver(tmp_path)
+    put(saver, 1)
+    assert saver.has(1)
+    saver.wait()
+    monkeypatch.setattr(drafts.CheckpointDraft, "commit", refuse_to_write)
+    put(saver, 2)
+    wait([saver._job])
+    assert not saver.has(2)
+    refuses("the disk is gone", put, saver, 2)
 
 
 def test_a_bug_in_the_thread_is_not_swallowed(tmp_path, monkeypatch):

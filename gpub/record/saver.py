@@ -93,7 +93,9 @@ class Saver:
         step: int,  # steps done
     ) -> bool:
         "Tell whether a step is the newest that is saved or on its way; not once its write failed"
-        return self.step == step
+        job = self._job
+        has_failed = job is not None and job.done() and job.exception() is not None
+        return self.step == step and not has_failed
 
     def wait(self) -> None:
         """Return when everything is on the disks, logs too; raises GpubError for a write that

@@ -80,7 +80,8 @@ class RunOptions(CommonOptions):
     command: str | None = None
     # when to validate, beside the last step; default: as the preset
     eval_steps: Steps | None = None
-    # when to draw a text and keep the checkpoint; default: as the preset
+    # when to draw a text; a checkpoint that is saved after such a step is kept. Default: as the
+    # preset
     milestone_steps: Steps | None = None
     # validate on so many tokens only, of which the first is not predicted; default: on all
     eval_tokens: Annotated[int, Ge(2), "at least 2"] | None = None
